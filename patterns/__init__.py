@@ -1,0 +1,1 @@
+"""The meanings the pass recognises: one file per meaning, each a list of plain spellings."""
