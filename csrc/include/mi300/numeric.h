@@ -1,0 +1,188 @@
+// Numbers on both GPU targets: dtypes, conversions to the bit, exp2, reciprocals and divisions.
+//
+// Every rounding is to nearest, ties to even. NaN stays NaN (its payload is not kept).
+#pragma once
+
+#include <mi300/memory.h>
+
+namespace mi300 {
+
+// Element types as the launcher passes them.
+enum class Dtype : u8 { kNone, kF32, kBf16, kF16, kE4m3fn, kE4m3fnuz, kE5m2 };
+
+constexpr u32 kSignBit = 0x80000000u;
+constexpr u32 kInfBits = 0x7f800000u;
+
+MI300_DEVICE u32 abs_bits(float value) { return bit_cast<u32>(value) & ~kSignBit; }
+MI300_DEVICE bool is_nan(float value) { return value != value; }
+MI300_DEVICE float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+MI300_DEVICE float copy_sign(float magnitude, float sign) {
+  return bit_cast<float>(abs_bits(magnitude) | (bit_cast<u32>(sign) & kSignBit));
+}
+
+// ---- hardware approximations: within 1 ulp (exp2 within 2); exp2 and rcp may flush subnormals ----
+
+MI300_DEVICE float exp2_approx(float value) {
+#if defined(__AMDGCN__)
+  return __builtin_amdgcn_exp2f(value);
+#else
+  float result;
+  asm("ex2.approx.f32 %0, %1;" : "=f"(result) : "f"(value));
+  return result;
+#endif
+}
+
+MI300_DEVICE float rcp_approx(float value) {
+#if defined(__AMDGCN__)
+  return __builtin_amdgcn_rcpf(value);
+#else
+  float result;
+  asm("rcp.approx.f32 %0, %1;" : "=f"(result) : "f"(value));
+  return result;
+#endif
+}
+
+MI300_DEVICE float rsqrt_approx(float value) {
+#if defined(__AMDGCN__)
+  return __builtin_amdgcn_rsqf(value);
+#else
+  float result;
+  asm("rsqrt.approx.f32 %0, %1;" : "=f"(result) : "f"(value));
+  return result;
+#endif
+}
+
+// ---- bf16 and fp16, two to a 32-bit register ----
+
+MI300_DEVICE u32 bf16_bits(float value) {
+  u32 bits = bit_cast<u32>(value);
+  u32 rounded = bits + 0x7fff + ((bits >> 16) & 1);
+  return (is_nan(value) ? bits | 0x400000 : rounded) >> 16;
+}
+
+// Rounds both and packs them, `low` in the low half.
+template <Dtype kType>
+MI300_DEVICE u32 pack2(float low, float high) {
+  static_assert(kType == Dtype::kBf16 || kType == Dtype::kF16);
+  if constexpr (kType == Dtype::kBf16) {
+#if defined(__AMDGCN__)
+    return bf16_bits(low) | (bf16_bits(high) << 16);
+#else
+    u32 packed;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    return packed;
+#endif
+  } else {
+#if defined(__AMDGCN__)
+    return bit_cast<u16>((_Float16)low) | ((u32)bit_cast<u16>((_Float16)high) << 16);
+#else
+    u32 packed;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    return packed;
+#endif
+  }
+}
+
+template <Dtype kType>
+MI300_DEVICE Float2 unpack2(u32 packed) {
+  static_assert(kType == Dtype::kBf16 || kType == Dtype::kF16);
+  if constexpr (kType == Dtype::kBf16) {
+    return {bit_cast<float>(packed << 16), bit_cast<float>(packed & 0xffff0000u)};
+  } else {
+    return {(float)bit_cast<_Float16>((u16)packed), (float)bit_cast<_Float16>((u16)(packed >> 16))};
+  }
+}
+
+template <Dtype kType>
+MI300_DEVICE float round_to(float value) {
+  if constexpr (kType == Dtype::kF32) {
+    return value;
+  } else {
+    return unpack2<kType>(pack2<kType>(value, 0.0f)).x;
+  }
+}
+
+MI300_DEVICE float round_to(Dtype type, float value) {
+  if (type == Dtype::kBf16) return round_to<Dtype::kBf16>(value);
+  if (type == Dtype::kF16) return round_to<Dtype::kF16>(value);
+  return value;
+}
+
+// ---- one element of a dtype that is known at run time only ----
+
+MI300_DEVICE float load_float(Dtype type, const void* base, i64 index) {
+  if (type == Dtype::kF32) return load<float>(base, index);
+  u16 bits = load<u16>(base, index);
+  return type == Dtype::kBf16 ? bit_cast<float>((u32)bits << 16) : (float)bit_cast<_Float16>(bits);
+}
+
+MI300_DEVICE void store_float(Dtype type, void* base, i64 index, float value) {
+  if (type == Dtype::kF32) {
+    store<float>(base, index, value);
+  } else if (type == Dtype::kBf16) {
+    store<u16>(base, index, (u16)pack2<Dtype::kBf16>(value, 0.0f));
+  } else {
+    store<u16>(base, index, bit_cast<u16>((_Float16)value));
+  }
+}
+
+// ---- division and its relatives ----
+
+// Correctly rounded.
+MI300_DEVICE float divide(float a, float b) { return a / b; }
+
+// Many numbers divided by one, each quotient correctly rounded: multiply by the correctly rounded
+// reciprocal, then correct by the exact remainder (Markstein). Divisors near either end of the
+// exponent range are scaled first so that the reciprocal is a normal number.
+struct Divisor {
+  float prescale, divisor, reciprocal;
+
+  MI300_DEVICE static Divisor of(float s) {
+    float magnitude = bit_cast<float>(abs_bits(s));
+    float prescale = magnitude < 0x1p-64f ? 0x1p64f : magnitude > 0x1p64f ? 0x1p-64f : 1.0f;
+    float divisor = s * prescale;
+    return {prescale, divisor, divide(1.0f, divisor)};
+  }
+
+  MI300_DEVICE float operator()(float y) const {
+    float scaled = y * prescale;
+    float guess = scaled * reciprocal;
+    float exact = fma(fma(-guess, divisor, scaled), reciprocal, guess);
+    // Infinities make the remainder NaN; zeros lose their sign.
+    return is_nan(exact) ? guess : copy_sign(exact, guess);
+  }
+};
+
+// 1 / sqrt(value), one Newton step on the hardware's guess; subnormals are scaled into range.
+MI300_DEVICE float rsqrt(float value) {
+  bool is_tiny = value < 0x1p-100f;
+  float scaled = is_tiny ? value * 0x1p64f : value;
+  float guess = rsqrt_approx(scaled);
+  float refined = guess * fma(-0.5f * scaled * guess, guess, 1.5f);
+  bool is_regular = guess > 0.0f && guess < 0x1p126f;
+  return (is_regular ? refined : guess) * (is_tiny ? 0x1p32f : 1.0f);
+}
+
+// exp(-value) to about 2 ulp: the product with log2(e) is carried in two parts.
+MI300_DEVICE float exp_negative(float value) {
+  constexpr float kLog2e = 1.44269504f, kLog2eRest = 1.92596299e-8f, kLn2 = 0.693147181f;
+  float high = -value * kLog2e;
+  float rest = fma(-value, kLog2eRest, fma(-value, kLog2e, -high));
+  float power = exp2_approx(high);
+  float corrected = fma(power, rest * kLn2, power);
+  return is_nan(corrected) ? power : corrected;
+}
+
+// numerator / (1 + exp(-gate)); numerator = gate gives SiLU, 1 the sigmoid.
+MI300_DEVICE float divide_by_one_plus_exp(float numerator, float gate) {
+  float denominator = 1.0f + exp_negative(gate);
+  bool is_huge = denominator > 0x1p64f;  // its reciprocal would leave the normal range
+  float scaled = is_huge ? denominator * 0x1p-64f : denominator;
+  float reciprocal = rcp_approx(scaled);
+  float guess = numerator * reciprocal;
+  float exact = fma(fma(-guess, scaled, numerator), reciprocal, guess);
+  float quotient = is_nan(exact) ? guess : exact;
+  return is_huge ? quotient * 0x1p-64f : quotient;
+}
+
+}  // namespace mi300

@@ -1,0 +1,199 @@
+// The GPU targets' differences, behind functions of the same name: gfx942 (AMD) and sm_90 (NVIDIA).
+//
+// Kernels are freestanding: no HIP, CUDA or torch header is included, and `#if` on the architecture
+// appears in include/mi300 alone. Words are AMD's: a wave is a warp, LDS is shared memory.
+#pragma once
+
+#define MI300_GLOBAL __attribute__((global))
+#define MI300_DEVICE __attribute__((device)) inline __attribute__((always_inline))
+#define MI300_LDS __attribute__((shared))
+
+// Kernel entry with C linkage. `max_threads` bounds the workgroup, so registers are allotted for it.
+#define MI300_KERNEL(max_threads) \
+  extern "C" MI300_GLOBAL __attribute__((launch_bounds(max_threads))) void
+
+namespace mi300 {
+
+using u8 = unsigned char;
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long;
+using i32 = int;
+using i64 = long;
+using U32x2 = u32 __attribute__((ext_vector_type(2)));
+using U32x4 = u32 __attribute__((ext_vector_type(4)));
+using Float2 = float __attribute__((ext_vector_type(2)));
+using Float4 = float __attribute__((ext_vector_type(4)));
+
+#if defined(__AMDGCN__)
+constexpr u32 kWaveSize = 64;
+constexpr bool kHasClusters = false;
+constexpr bool kHasAsyncCopy = false;
+#else
+constexpr u32 kWaveSize = 32;
+constexpr bool kHasClusters = true;   // several workgroups that see each other's LDS
+constexpr bool kHasAsyncCopy = true;  // global memory to LDS without registers
+#endif
+
+template <class To, class From>
+MI300_DEVICE To bit_cast(From value) {
+  static_assert(sizeof(To) == sizeof(From));
+  return __builtin_bit_cast(To, value);
+}
+
+// ---- where this thread is ----
+
+MI300_DEVICE u32 thread_index() {
+#if defined(__AMDGCN__)
+  return __builtin_amdgcn_workitem_id_x();
+#else
+  return __nvvm_read_ptx_sreg_tid_x();
+#endif
+}
+
+MI300_DEVICE u32 group_index() {
+#if defined(__AMDGCN__)
+  return __builtin_amdgcn_workgroup_id_x();
+#else
+  return __nvvm_read_ptx_sreg_ctaid_x();
+#endif
+}
+
+MI300_DEVICE u32 lane_index() { return thread_index() % kWaveSize; }
+
+// A value that is the same in all lanes of a wave, moved to a scalar register where there are any.
+MI300_DEVICE u32 wave_uniform(u32 value) {
+#if defined(__AMDGCN__)
+  return __builtin_amdgcn_readfirstlane(value);
+#else
+  return value;
+#endif
+}
+
+MI300_DEVICE u32 wave_index() { return wave_uniform(thread_index() / kWaveSize); }
+
+// ---- barriers ----
+
+// All threads of the workgroup; LDS written before is visible after. Global loads stay in flight.
+MI300_DEVICE void barrier() {
+#if defined(__AMDGCN__)
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup", "local");
+  __builtin_amdgcn_s_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup", "local");
+#else
+  asm volatile("bar.sync 0;" ::: "memory");
+#endif
+}
+
+// The lanes of one wave; orders their LDS accesses.
+MI300_DEVICE void wave_barrier() {
+#if defined(__AMDGCN__)
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront", "local");
+  __builtin_amdgcn_wave_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront", "local");
+#else
+  asm volatile("bar.warp.sync 0xffffffff;" ::: "memory");
+#endif
+}
+
+// ---- lanes of one wave ----
+
+// The value of lane `lane ^ mask`.
+template <u32 kMask>
+MI300_DEVICE u32 shuffle_xor(u32 value) {
+  static_assert(kMask < kWaveSize);
+#if defined(__AMDGCN__)
+  if constexpr (kMask == 1) {
+    return __builtin_amdgcn_mov_dpp(value, 0xB1, 0xf, 0xf, true);  // quad_perm [1,0,3,2]
+  } else if constexpr (kMask == 2) {
+    return __builtin_amdgcn_mov_dpp(value, 0x4E, 0xf, 0xf, true);  // quad_perm [2,3,0,1]
+  } else if constexpr (kMask == 8) {
+    return __builtin_amdgcn_mov_dpp(value, 0x128, 0xf, 0xf, true);  // row_ror:8
+  } else if constexpr (kMask < 32) {
+    return __builtin_amdgcn_ds_swizzle(value, (kMask << 10) | 0x1f);
+  } else {
+    return __builtin_amdgcn_ds_bpermute((lane_index() ^ kMask) * 4, value);
+  }
+#else
+  return __nvvm_shfl_sync_bfly_i32(0xffffffff, value, kMask, 0x1f);
+#endif
+}
+
+template <u32 kMask>
+MI300_DEVICE float shuffle_xor(float value) {
+  return bit_cast<float>(shuffle_xor<kMask>(bit_cast<u32>(value)));
+}
+
+// The value of any lane, chosen per lane.
+MI300_DEVICE u32 shuffle(u32 value, u32 lane) {
+#if defined(__AMDGCN__)
+  return __builtin_amdgcn_ds_bpermute(lane * 4, value);
+#else
+  return __nvvm_shfl_sync_idx_i32(0xffffffff, value, lane, 0x1f);
+#endif
+}
+
+#if defined(__AMDGCN__)
+// One step of a reduction over the wave: `value` of the lane that the DPP control names, 0 where
+// there is none.
+template <int kControl, int kRowMask = 0xf>
+MI300_DEVICE u32 dpp_or_zero(u32 value) {
+  return __builtin_amdgcn_update_dpp(0, value, kControl, kRowMask, 0xf, false);
+}
+
+// Lane 63 of `combine` over all lanes, by row shifts and row broadcasts; 0 must be neutral.
+template <class Combine>
+MI300_DEVICE u32 wave_reduce_dpp(u32 value, Combine combine) {
+  value = combine(value, dpp_or_zero<0x111>(value));       // row_shr:1
+  value = combine(value, dpp_or_zero<0x112>(value));       // row_shr:2
+  value = combine(value, dpp_or_zero<0x114>(value));       // row_shr:4
+  value = combine(value, dpp_or_zero<0x118>(value));       // row_shr:8
+  value = combine(value, dpp_or_zero<0x142, 0xa>(value));  // row_bcast:15
+  value = combine(value, dpp_or_zero<0x143, 0xc>(value));  // row_bcast:31
+  return __builtin_amdgcn_readlane(value, 63);
+}
+#endif
+
+MI300_DEVICE u32 max_u32(u32 a, u32 b) { return a > b ? a : b; }
+
+// Sum over the wave, the same bits in every lane and on every run.
+MI300_DEVICE float wave_sum(float value) {
+#if defined(__AMDGCN__)
+  return bit_cast<float>(wave_reduce_dpp(bit_cast<u32>(value), [](u32 a, u32 b) {
+    return bit_cast<u32>(bit_cast<float>(a) + bit_cast<float>(b));
+  }));
+#else
+  value += shuffle_xor<16>(value);
+  value += shuffle_xor<8>(value);
+  value += shuffle_xor<4>(value);
+  value += shuffle_xor<2>(value);
+  return value + shuffle_xor<1>(value);
+#endif
+}
+
+// Largest value over the wave. The bits of |x| order as unsigned numbers with NaN on top, so this
+// is also the NaN-keeping maximum of absolute values.
+MI300_DEVICE u32 wave_max(u32 value) {
+#if defined(__AMDGCN__)
+  return wave_reduce_dpp(value, max_u32);
+#else
+  u32 result;
+  asm volatile("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(result) : "r"(value));
+  return result;
+#endif
+}
+
+// Largest value over each run of `lanes` neighbouring lanes; a power of two up to the wave size.
+MI300_DEVICE u32 lanes_max(u32 value, u32 lanes) {
+  if (lanes > 1) value = max_u32(value, shuffle_xor<1>(value));
+  if (lanes > 2) value = max_u32(value, shuffle_xor<2>(value));
+  if (lanes > 4) value = max_u32(value, shuffle_xor<4>(value));
+  if (lanes > 8) value = max_u32(value, shuffle_xor<8>(value));
+  if (lanes > 16) value = max_u32(value, shuffle_xor<16>(value));
+  if constexpr (kWaveSize == 64) {
+    if (lanes > 32) value = max_u32(value, shuffle_xor<32>(value));
+  }
+  return value;
+}
+
+}  // namespace mi300
