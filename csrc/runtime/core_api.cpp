@@ -1,0 +1,52 @@
+// C functions around the launcher's core, for Python (ctypes): no torch in this file.
+//
+// A function returns 0, or 1 after keeping the error's text for mi300_last_error.
+#include "launcher.h"
+
+namespace {
+
+thread_local std::string last_error;
+
+template <class Body>
+int guarded(const Body& body) {
+  try {
+    body();
+    return 0;
+  } catch (const std::exception& error) {
+    last_error = error.what();
+    return 1;
+  }
+}
+
+}  // namespace
+
+#define MI300_EXPORT extern "C" __attribute__((visibility("default")))
+
+MI300_EXPORT const char* mi300_last_error() { return last_error.c_str(); }
+
+// Makes a device known, with the driver that this process has loaded.
+MI300_EXPORT int mi300_add_device(int index, const mi300::DeviceInfo* info) {
+  return guarded([&] {
+    const mi300::Driver driver = mi300::find_driver();
+    if (const int status = driver.init(0); status != 0) {
+      throw std::runtime_error("launcher: the GPU driver does not start; got " +
+                               driver.describe(status) + ", expected success. Check the driver.");
+    }
+    mi300::Devices::instance().add(index, *info, driver);
+  });
+}
+
+// Installs the code object or PTX (zero-terminated) of one source file on a known device.
+MI300_EXPORT int mi300_add_image(int index, const char* name, const char* image, uint64_t bytes) {
+  return guarded([&] {
+    mi300::Devices::instance().at(index).add_image(name, std::string(image, bytes));
+  });
+}
+
+// Launches one kernel by name on the device that is current.
+MI300_EXPORT int mi300_launch(int index, const mi300::Launch* what, void* arguments, void* stream) {
+  return guarded([&] {
+    mi300::Devices::instance().at(index).launch(*what, arguments, stream,
+                                                [] { return std::string("launch"); });
+  });
+}
