@@ -138,6 +138,8 @@ def _common_flags() -> list[str]:
         *("-std=c++20", "-O3", "-fPIC", "-fopenmp", "-fvisibility=hidden"),
         # Contraction and NaN handling stay IEEE: the rounding points are part of the contract.
         *("-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-DNDEBUG"),
+        # GCC 12 warns so about its own AVX-512 headers (GCC bug 105593).
+        *("-Wno-maybe-uninitialized", "-Wno-uninitialized"),
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
         *("-isystem", str(include)),
         *("-isystem", str(include / "torch" / "csrc" / "api" / "include")),

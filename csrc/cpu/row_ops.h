@@ -1,0 +1,201 @@
+// What the norm and the activation operators share: input checks, row views, outputs, and the loop
+// that turns rows of y into outputs.
+//
+// A producer computes y; everything after y (storing it, amax, scales, codes) is written once, in
+// `run_rows`. Work is cut into chunks of kChunk elements, whatever the number of threads, and
+// partial sums are added in chunk order, so results are the same bits for any thread count.
+#pragma once
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/SmallVector.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "quantize.h"
+
+namespace mi300 {
+
+// Floats per chunk: 4 KiB, so a chunk and its inputs stay in L1.
+constexpr int64_t kChunk = 1024;
+// Elements below which another thread costs more than it saves (one OpenMP region is 2 to 5 us).
+constexpr int64_t kGrain = 16384;
+
+// A tensor as rows: `row(i)` starts row i, elements within a row are adjacent.
+struct Rows {
+  at::Tensor owner;  // keeps a contiguous copy alive
+  at::ScalarType dtype;
+  const char* data;
+  int64_t row_bytes;
+
+  const char* row(int64_t i) const { return data + i * row_bytes; }
+};
+
+Rows as_rows(const at::Tensor& tensor);
+
+struct Shape {
+  int64_t rows;
+  int64_t hidden;
+};
+
+// Checks the inputs as the fake kernels do and returns the common shape.
+Shape check_rows(const char* op, const at::Tensor& first, const at::Tensor* second,
+                 const at::Tensor* weight);
+void check_float(const char* op, const char* name, at::ScalarType dtype);
+
+struct StaticTarget {
+  Quantizer quantizer;
+  c10::SmallVector<float, 4> scales;
+  bool return_y;
+
+  StaticTarget(const char* op, at::TensorList scale_tensors, Quantizer quantizer, bool return_y);
+};
+
+struct DynamicTarget {
+  Quantizer quantizer;
+  DynamicScale rule;
+  int64_t group_size;
+  bool return_y;
+};
+
+// Outputs of one call; undefined tensors are not wanted.
+struct RowOutputs {
+  at::Tensor q, scale, y;
+  at::ScalarType y_dtype;
+};
+
+// Makes the outputs (`y` of shape [0] when it is not wanted).
+RowOutputs make_outputs(const at::Tensor& like, at::ScalarType y_dtype, bool return_y);
+void add_static_output(RowOutputs& out, const at::Tensor& like, const StaticTarget& target);
+void add_dynamic_output(const char* op, RowOutputs& out, const at::Tensor& like,
+                        const DynamicTarget& target);
+
+// Stores a chunk of y, if wanted.
+void store_y(const RowOutputs& out, int64_t offset, const float* y, int64_t n);
+void load_y(const at::Tensor& kept, int64_t offset, int64_t n, float* y);
+
+// Quantises row `row`, whose y is in `y`, by groups.
+void quantize_groups(const DynamicTarget& target, const RowOutputs& out, int64_t row,
+                     int64_t hidden, const float* y);
+// Quantises the whole tensor `kept` with one scale from the largest magnitudes of its rows.
+void quantize_tensor(const DynamicTarget& target, const RowOutputs& out, const at::Tensor& kept,
+                     const std::vector<float>& row_amax, Shape shape);
+
+// Float32 scratch for one row, padded to whole chunks; small ones are kept by the thread.
+class RowScratch {
+ public:
+  explicit RowScratch(int64_t hidden);
+  float* data() { return data_; }
+
+ private:
+  std::unique_ptr<float[]> own_;
+  float* data_;
+};
+
+// Calls f(begin, count) for each chunk of a row, on several threads if the row is long enough.
+template <typename F>
+inline void for_chunks(int64_t hidden, F&& f) {
+  const int64_t chunks = (hidden + kChunk - 1) / kChunk;
+  at::parallel_for(0, chunks, kGrain / kChunk, [&](int64_t first, int64_t last) {
+    for (int64_t chunk = first; chunk < last; ++chunk) {
+      f(chunk * kChunk, std::min(kChunk, hidden - chunk * kChunk));
+    }
+  });
+}
+
+// Calls f(row) for each row; one row or few long ones leave the threads to `for_chunks`.
+template <typename F>
+inline void for_rows(Shape shape, F&& f) {
+  const auto run = [&](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; ++row) f(row);
+  };
+  if (shape.rows < at::get_num_threads() && shape.hidden >= 4 * kGrain) return run(0, shape.rows);
+  const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, shape.hidden));
+  at::parallel_for(0, shape.rows, grain, run);
+}
+
+// A producer has
+//   Statistic prepare(row): whatever y needs from the whole row first;
+//   void produce(row, statistic, begin, n, y): float32 values of y, rounded to y_dtype; y has room
+//   for whole units.
+template <typename Producer>
+void run_plain(const Producer& producer, Shape shape, const RowOutputs& out,
+               const StaticTarget* target) {
+  for_rows(shape, [&](int64_t row) {
+    const auto statistic = producer.prepare(row);
+    for_chunks(shape.hidden, [&](int64_t begin, int64_t n) {
+      alignas(64) float y[kChunk];
+      producer.produce(row, statistic, begin, n, y);
+      const int64_t offset = row * shape.hidden + begin;
+      store_y(out, offset, y, n);
+      if (target == nullptr) return;
+      auto* q = static_cast<uint8_t*>(out.q.data_ptr());
+      for (float scale : target->scales) {
+        target->quantizer.run(scale, y, n, q + offset);
+        q += shape.rows * shape.hidden;
+      }
+    });
+  });
+}
+
+template <typename Producer>
+void run_dynamic(const Producer& producer, Shape shape, const RowOutputs& out,
+                 const DynamicTarget& target) {
+  const bool whole_tensor = target.group_size == 0;
+  RowOutputs kept = out;
+  std::vector<float> row_amax;
+  if (whole_tensor) {
+    row_amax.assign(static_cast<size_t>(shape.rows), 0.0f);
+    if (!target.return_y) {
+      kept.y = at::empty({shape.rows, shape.hidden}, out.q.options().dtype(out.y_dtype));
+    }
+  }
+  for_rows(shape, [&](int64_t row) {
+    const auto statistic = producer.prepare(row);
+    RowScratch scratch(shape.hidden);
+    float* y = scratch.data();
+    for_chunks(shape.hidden, [&](int64_t begin, int64_t n) {
+      producer.produce(row, statistic, begin, n, y + begin);
+      store_y(kept, row * shape.hidden + begin, y + begin, n);
+    });
+    if (whole_tensor) {
+      row_amax[static_cast<size_t>(row)] = max_magnitude(y, shape.hidden);
+    } else {
+      quantize_groups(target, out, row, shape.hidden, y);
+    }
+  });
+  if (whole_tensor) quantize_tensor(target, out, kept.y, row_amax, shape);
+}
+
+// Runs a producer without quantisation.
+template <typename Producer>
+RowOutputs run_rows(const at::Tensor& like, const Producer& producer, at::ScalarType y_dtype) {
+  const RowOutputs out = make_outputs(like, y_dtype, true);
+  run_plain(producer, producer.shape(), out, nullptr);
+  return out;
+}
+
+// ... with static scales.
+template <typename Producer>
+RowOutputs run_rows(const at::Tensor& like, const Producer& producer, at::ScalarType y_dtype,
+                    const StaticTarget& target) {
+  RowOutputs out = make_outputs(like, y_dtype, target.return_y);
+  add_static_output(out, like, target);
+  run_plain(producer, producer.shape(), out, &target);
+  return out;
+}
+
+// ... with scales made from the values.
+template <typename Producer>
+RowOutputs run_rows(const at::Tensor& like, const Producer& producer, at::ScalarType y_dtype,
+                    const char* op, const DynamicTarget& target) {
+  RowOutputs out = make_outputs(like, y_dtype, target.return_y);
+  add_dynamic_output(op, out, like, target);
+  run_dynamic(producer, producer.shape(), out, target);
+  return out;
+}
+
+}  // namespace mi300
