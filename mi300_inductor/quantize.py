@@ -1,0 +1,232 @@
+"""Turns the `nn.Linear`s of a model into FP8 linears, in place.
+
+For models that have no FP8 of their own. The scales come from here, the arithmetic at run time
+from `fp8_linear.py`. A value is quantised as q = x / scale with scale = amax / max, so x is about
+q * scale, where max is the largest finite value of the format: 448 for e4m3fn, 240 for e4m3fnuz.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from mi300_inductor.fp8_linear import SCALE_MIN, FP8Linear
+
+Activations = Literal["static", "per_token"]
+Weights = Literal["per_tensor", "per_channel"]
+
+ACTIVATIONS = ("static", "per_token")
+WEIGHTS = ("per_tensor", "per_channel")
+DTYPES = (torch.float8_e4m3fn, torch.float8_e4m3fnuz)
+# The vendors' FP8 matmuls on a GPU take both sizes of a weight in steps of this many elements.
+GPU_MULTIPLE = 16
+DEFAULT_SKIP = ("lm_head",)
+
+
+def quantize_(
+    model: nn.Module,
+    activations: Activations = "static",
+    calibrate: Iterable[Any] | None = None,
+    dtype: torch.dtype | None = None,
+    skip: Iterable[str] = DEFAULT_SKIP,
+    *,
+    weights: Weights | None = None,
+) -> nn.Module:
+    """Replaces the `nn.Linear`s of a model by FP8 linears, in place.
+
+    Layers that share a weight share the quantised one; a weight shared with another kind of layer
+    (a tied embedding) stays as it is there. Subclasses of `nn.Linear` are left alone.
+
+    Args:
+        model: Any module that contains `nn.Linear`s with bf16, fp16 or fp32 weights.
+        activations: `static` takes one scale per layer from the calibration inputs; `per_token`
+            computes one scale per row at run time and needs no calibration.
+        calibrate: For `static`: inputs the model is run on, each a tensor, a tuple of arguments or
+            a dict of keyword arguments. The largest magnitude seen by a layer sets its scale.
+        dtype: FP8 format; None means the device's own: e4m3fnuz on gfx942, e4m3fn elsewhere.
+        skip: Layers to leave alone: names, parts of dotted names, or modules around them
+            (`"lm_head"`, `"mlp.down_proj"`, `"layers.0"`).
+        weights: One scale per weight (`per_tensor`) or per output (`per_channel`); None means
+            `per_tensor` with static activations and `per_channel` with `per_token`.
+
+    Returns:
+        `model`.
+
+    Raises:
+        ValueError: for an unknown `activations`, `weights` or `dtype`, a missing or useless
+            calibration, a name in `skip` that is nowhere in the model, or a layer that cannot be
+            quantised; the model is unchanged then.
+    """
+    weights = weights or ("per_tensor" if activations == "static" else "per_channel")
+    _check_choice("activations", activations, ACTIVATIONS)
+    _check_choice("weights", weights, WEIGHTS)
+    if dtype is not None:
+        _check_choice("dtype", dtype, DTYPES)
+    layers = _linears(model, (skip,) if isinstance(skip, str) else tuple(skip))
+    _check_calibration(activations, calibrate)
+    if activations == "static":
+        amax = _calibrate(model, layers, calibrate or ())
+    tied: dict[Tensor, tuple[Tensor, Tensor]] = {}
+    made: dict[nn.Module, FP8Linear] = {}
+    for layer, names in layers.items():
+        kind = dtype or device_dtype(layer.weight.device)
+        if layer.weight not in tied:
+            tied[layer.weight] = _quantize_weight(names[0], layer, kind, activations, weights)
+        scale = None
+        if activations == "static":
+            scale = _scale(amax[layer], kind).reshape(1).to(layer.weight.device)
+        made[layer] = FP8Linear(*tied[layer.weight], scale, layer.bias).train(layer.training)
+    for layer, names in layers.items():
+        for name in names:
+            parent, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(parent), attribute, made[layer])
+    return model
+
+
+def device_dtype(device: torch.device) -> torch.dtype:
+    """Returns the FP8 format of a device's matrix units: e4m3fnuz on gfx942, else e4m3fn."""
+    if device.type == "cuda" and torch.version.hip:
+        architecture = torch.cuda.get_device_properties(device).gcnArchName
+        if architecture.startswith("gfx94"):
+            return torch.float8_e4m3fnuz
+    return torch.float8_e4m3fn
+
+
+def _check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
+    if value not in allowed:
+        listed = " or ".join(str(choice) for choice in allowed)
+        raise ValueError(
+            f"quantize_: unknown {name}; got {value}, expected {listed}. Choose one of these."
+        )
+
+
+def _check_calibration(activations: str, calibrate: object) -> None:
+    if activations == "static" and calibrate is None:
+        raise ValueError(
+            "quantize_: static activations need calibration inputs; got None, expected an iterable "
+            'of model inputs. Pass calibrate=[input], or activations="per_token", which needs none.'
+        )
+    if isinstance(calibrate, (Tensor, Mapping, str)):
+        raise ValueError(
+            f"quantize_: calibrate is one input; got {type(calibrate).__name__}, expected an "
+            "iterable of inputs. Wrap it in a list."
+        )
+
+
+def _linears(model: nn.Module, skip: tuple[str, ...]) -> dict[nn.Linear, list[str]]:
+    """The layers to replace, each with all names it is reachable by."""
+    layers: dict[nn.Linear, list[str]] = {}
+    unused = set(skip) - set(DEFAULT_SKIP)
+    skipped_layers = set()
+    for name, module in model.named_modules(remove_duplicate=False):
+        hits = [entry for entry in skip if f".{entry}." in f".{name}."]
+        unused.difference_update(hits)
+        if type(module) is nn.Linear:
+            layers.setdefault(module, []).append(name)
+            if hits:
+                skipped_layers.add(module)
+    if unused:
+        raise ValueError(
+            f"quantize_: nothing in the model has this name; got skip={sorted(unused)}, expected "
+            "names of its modules. Look them up with model.named_modules()."
+        )
+    layers = {layer: names for layer, names in layers.items() if layer not in skipped_layers}
+    if not layers or "" in (name for names in layers.values() for name in names):
+        raise ValueError(
+            f"quantize_: there is no layer to replace; got a {type(model).__name__}, expected a "
+            "module that contains an nn.Linear outside `skip`. Wrap a single nn.Linear in "
+            "nn.Sequential."
+        )
+    return layers
+
+
+def _calibrate(
+    model: nn.Module, layers: dict[nn.Linear, list[str]], inputs: Iterable[Any]
+) -> dict[nn.Linear, Tensor]:
+    """Runs the model on the inputs; returns the largest magnitude that each layer was given."""
+    amax: dict[nn.Linear, Tensor] = {}
+
+    def observe(layer: nn.Linear, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        x = args[0] if args else kwargs["input"]
+        if x.numel():
+            seen = x.detach().abs().amax().float()
+            amax[layer] = torch.maximum(amax[layer], seen) if layer in amax else seen
+
+    hooks = [layer.register_forward_pre_hook(observe, with_kwargs=True) for layer in layers]
+    try:
+        with torch.no_grad(), _evaluating(model):
+            for given in inputs:
+                if isinstance(given, Mapping):
+                    model(**given)
+                elif isinstance(given, (tuple, list)):
+                    model(*given)
+                else:
+                    model(given)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for layer, names in layers.items():
+        if layer not in amax:
+            raise ValueError(
+                f"quantize_: {names[0]} saw no calibration input; got none in all of `calibrate`, "
+                "expected at least one. Calibrate with inputs that reach it, add it to skip, or "
+                'use activations="per_token".'
+            )
+        _check_amax(f"the calibration input of {names[0]}", amax[layer], "Mend the inputs")
+    return amax
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Sets a model to evaluation and gives each module its own mode back."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+def _check_amax(what: str, amax: Tensor, advice: str) -> None:
+    value = amax.max().item()
+    if not math.isfinite(value):
+        raise ValueError(
+            f"quantize_: {what} is not finite; got a largest magnitude of {value}, expected a "
+            f"finite one. {advice}, or add the layer to skip."
+        )
+
+
+def _scale(amax: Tensor, dtype: torch.dtype) -> Tensor:
+    return (amax.float() / torch.finfo(dtype).max).clamp(min=SCALE_MIN)
+
+
+def _quantize_weight(
+    name: str, layer: nn.Linear, dtype: torch.dtype, activations: str, weights: str
+) -> tuple[Tensor, Tensor]:
+    """The FP8 weight of a layer and its scale, shaped for `torch._scaled_mm`."""
+    weight = layer.weight.detach()
+    if weight.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        raise ValueError(
+            f"quantize_: {name} has an unsupported weight dtype; got {weight.dtype}, expected "
+            "float32, bfloat16 or float16. Convert the model first, or add the layer to skip."
+        )
+    if weight.is_cuda and any(size % GPU_MULTIPLE for size in weight.shape):
+        raise ValueError(
+            f"quantize_: {name} has a size that FP8 matmuls on a GPU do not take; got "
+            f"{tuple(weight.shape)}, expected multiples of {GPU_MULTIPLE}. Add the layer to skip."
+        )
+    by_row = weights == "per_channel" or activations == "per_token"
+    magnitude = weight.abs()
+    amax = magnitude.amax(1, keepdim=True) if weights == "per_channel" else magnitude.amax()
+    _check_amax(f"the weight of {name}", amax, "Mend the weights")
+    scale = _scale(amax, dtype)
+    limit = torch.finfo(dtype).max
+    quantized = (weight.float() / scale).clamp(-limit, limit).to(dtype)
+    shape = (1, weight.shape[0]) if by_row else (1,)
+    return quantized, scale.reshape(1, -1).expand(1, shape[-1]).reshape(shape).contiguous()
