@@ -1,11 +1,25 @@
 """What the pass did: fusions, refusals with their reasons, and how they are shown.
 
-`graph/` produces `Fusion` and `Rejection` values; this module adds them up and renders them.
+`graph/` produces `Fusion` and `Rejection` values, the pass makes a `GraphReport` of them for each
+compiled graph, and `Report` adds graphs up. `report_text.py`, `report_html.py` and
+`report_graph.py` render; `contract.py` checks.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import threading
+from collections import Counter, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from mi300_inductor.options import Expectation
+
+# Reports kept in this process; a server that compiles without end must not grow without end.
+HISTORY = 256
 
 
 @dataclass(frozen=True)
@@ -57,3 +71,177 @@ class Rejection:
     reason: str
     source: str
     hint: str
+
+
+@dataclass(frozen=True)
+class GraphNode:
+    """One node of a graph, as it is drawn.
+
+    Attributes:
+        name: Its name in the graph.
+        op: FX's word: `placeholder`, `get_attr`, `call_function`, `output`.
+        target: What is called, for example `aten.mul.Tensor`.
+        args: The arguments as text.
+        value: Dtype and shape of its value, for example `bf16[2, 64]`.
+        source: `file:line: code` of the model's line, or an empty string.
+        inputs: Names of the nodes it reads, without repetition.
+        fusion: Index of the fusion it belongs to in `GraphReport.fused`, -1 for none.
+        kind: Kind of that fusion, or an empty string.
+    """
+
+    name: str
+    op: str
+    target: str
+    args: str
+    value: str
+    source: str
+    inputs: tuple[str, ...]
+    fusion: int = -1
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class GraphReport:
+    """What the pass did to one compiled graph.
+
+    Attributes:
+        name: Dynamo's name of the compilation and the phase, for example `0/1 inference`.
+        phase: `inference`, `forward` or `backward`.
+        fused: The fusions, in graph order.
+        rejected: The refusals, in graph order.
+        before: The graph the pass was given.
+        after: The graph it left.
+        expected: The contracts this graph was held to.
+        cached: Whether Inductor's cache had the compiled graph, so that the report was read back.
+        failure: Why the pass gave up on the graph, which then runs as Inductor runs it; or empty.
+    """
+
+    name: str
+    phase: str
+    fused: tuple[Fusion, ...] = ()
+    rejected: tuple[Rejection, ...] = ()
+    before: tuple[GraphNode, ...] = ()
+    after: tuple[GraphNode, ...] = ()
+    expected: tuple[Expectation, ...] = ()
+    cached: bool = False
+    failure: str = ""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of fusions per kind; only kinds that occur."""
+        return dict(Counter(fusion.kind for fusion in self.fused))
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> GraphReport:
+        """The inverse of `dataclasses.asdict`, after a trip through JSON."""
+        tuples = {
+            "fused": tuple(_from_dict(Fusion, item) for item in data["fused"]),
+            "rejected": tuple(_from_dict(Rejection, item) for item in data["rejected"]),
+            "before": tuple(_from_dict(GraphNode, item) for item in data["before"]),
+            "after": tuple(_from_dict(GraphNode, item) for item in data["after"]),
+            "expected": tuple(_from_dict(Expectation, item) for item in data["expected"]),
+        }
+        return cls(**{**data, **tuples})
+
+
+def _from_dict(cls: type, item: dict[str, Any]) -> Any:
+    return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in item.items()})
+
+
+@dataclass(frozen=True)
+class Report:
+    """Fusions and refusals of one or several compiled graphs. `str()` gives the tables.
+
+    Attributes:
+        fused: The fusions.
+        rejected: The refusals.
+        graphs: The graphs' own reports, oldest first. From `explain`, `fused` and `rejected` are
+            sums over them; from `last_report`, they are those of the newest.
+    """
+
+    fused: tuple[Fusion, ...]
+    rejected: tuple[Rejection, ...]
+    graphs: tuple[GraphReport, ...]
+
+    @classmethod
+    def of(cls, graphs: tuple[GraphReport, ...]) -> Report:
+        """The sum of some graphs' reports."""
+        fused = tuple(fusion for graph in graphs for fusion in graph.fused)
+        rejected = tuple(rejection for graph in graphs for rejection in graph.rejected)
+        return cls(fused, rejected, graphs)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of fusions per kind; only kinds that occur."""
+        return dict(Counter(fusion.kind for fusion in self.fused))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as dicts, lists, strings and numbers."""
+        data = asdict(self)
+        for item, graph in zip(data["graphs"], self.graphs, strict=True):
+            item["counts"] = graph.counts
+        return {"counts": self.counts, **data}
+
+    def to_json(self) -> str:
+        """The report as JSON text: counts, fused, rejected, graphs with their nodes."""
+        return json.dumps(self.to_dict(), indent=1)
+
+    def __str__(self) -> str:
+        """The tables as text."""
+        from mi300_inductor.report_text import report_text
+
+        return report_text(self)
+
+    def save(self, directory: str | Path) -> Path:
+        """Writes the report as files and returns the directory.
+
+        report.json, report.txt and report.html (one page that needs nothing else); and for the
+        graphs before and after the pass: .txt to read, .dot for Graphviz, .graphml for networkx,
+        yEd and others; all graphs are in each file. Files of the same names are replaced. Under
+        torch.distributed each rank writes into its own `rank_N` below the directory.
+        """
+        from mi300_inductor.report_files import save_report
+
+        return save_report(self, Path(directory))
+
+
+_history: deque[GraphReport] = deque(maxlen=HISTORY)
+_listeners: list[list[GraphReport]] = []
+_lock = threading.Lock()
+
+
+def record(graph: GraphReport) -> None:
+    """Adds a graph's report to the process's history."""
+    with _lock:
+        _history.append(graph)
+        for listener in _listeners:
+            listener.append(graph)
+
+
+@contextmanager
+def listen() -> Iterator[list[GraphReport]]:
+    """Collects the reports of the graphs that are compiled while the context is open."""
+    listener: list[GraphReport] = []
+    with _lock:
+        _listeners.append(listener)
+    try:
+        yield listener
+    finally:
+        with _lock:
+            _listeners[:] = [other for other in _listeners if other is not listener]
+
+
+def last_report() -> Report:
+    """Returns the newest graph's report in this process; its `graphs` lists all (the last 256).
+
+    Raises:
+        RuntimeError: if nothing has been compiled yet.
+    """
+    with _lock:
+        graphs = tuple(_history)
+    if not graphs:
+        raise RuntimeError(
+            "last_report: nothing was compiled; got no graph in this process, expected at least "
+            'one. Call a model compiled with torch.compile(model, backend="mi300") first.'
+        )
+    return Report(graphs[-1].fused, graphs[-1].rejected, graphs)

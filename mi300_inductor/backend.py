@@ -1,0 +1,136 @@
+"""The entry point of torch.compile: Dynamo's graph in, Inductor's compiled function out.
+
+`mi300` runs Inductor with the fusion pass in its post-grad hook. Each graph that Inductor compiles
+(inference, forward, backward) passes `_compile_graph`, which collects the pass's report, stores it
+under the key of Inductor's FX graph cache, and reads it back on a hit, where the pass does not run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from torch import fx, nn
+
+import mi300_inductor.ops  # noqa: F401  (registers the operators)
+from mi300_inductor import inductor
+from mi300_inductor.contract import check_totals
+from mi300_inductor.fusion_pass import Collector, FusionPass, RoundingMarks, collecting, finish
+from mi300_inductor.options import Options
+from mi300_inductor.report import GraphReport, Report, listen
+from mi300_inductor.report_store import load_report, store_report
+
+
+def mi300(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """Compiles a graph with Inductor and the fusions; `torch.compile(..., backend="mi300")`.
+
+    Args:
+        gm: Dynamo's graph.
+        example_inputs: Its inputs.
+        mode: A mode of torch.compile; see `Options.parse`.
+        options: Ours and Inductor's; see `Options`.
+
+    Returns:
+        The compiled function.
+
+    Raises:
+        RuntimeError: for invalid options.
+        ContractError: if `expect` or `strict` is not kept.
+    """
+    parsed = Options.parse(mode, options)
+    # Unfused parts must round as eager does, too. The user's own setting wins.
+    patches = {"emulate_precision_casts": True, **dict(parsed.inductor)}
+    for hook, added in zip(inductor.PASS_HOOKS, (FusionPass(parsed), RoundingMarks()), strict=True):
+        patches[hook] = inductor.add_pass(hook, added, patches)
+    compiled: Callable[..., Any] = inductor.compile_module(
+        gm, example_inputs, partial(_compile_graph, options=parsed), patches
+    )
+    return compiled
+
+
+def _compile_graph(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], *, options: Options, **kwargs: Any
+) -> Any:
+    """Compiles one graph after AOTAutograd and takes care of its report."""
+    phase = "inference" if kwargs.get("is_inference") else "forward"
+    if kwargs.get("is_backward"):
+        phase = "backward"
+    has_subgraphs = any(isinstance(m, fx.GraphModule) for m in gm.modules() if m is not gm)
+    collector = Collector(phase, checks_at_once=not has_subgraphs)
+    with collecting(collector):
+        compiled = inductor.compile_region(gm, example_inputs, **kwargs)
+        key = inductor.cache_key(compiled)
+        stored = None
+        if not collector.reports and key is not None:
+            stored = load_report(key)
+            if stored is None:
+                # The compiled code is there but what the pass did is not known: compile again.
+                compiled = inductor.compile_uncached(gm, example_inputs, **kwargs)
+    name = f"{inductor.compile_id()} {phase}".strip()
+    if stored is not None:
+        report = replace(stored, name=name, expected=options.expect, cached=True)
+    else:
+        report = _merge(collector.reports, name, phase, options)
+        if key is not None:
+            store_report(key, report)
+    if not (collector.reports and collector.checks_at_once):
+        finish(report, options)
+    return compiled
+
+
+def _merge(reports: Sequence[GraphReport], name: str, phase: str, options: Options) -> GraphReport:
+    """One report for a graph and its subgraphs; an empty one if there was nothing to compile."""
+    if len(reports) == 1:
+        return reports[0]
+    joined: dict[str, Any] = {"fused": (), "rejected": (), "before": (), "after": ()}
+    for report in reports:
+        offset = len(joined["fused"])
+        for field in joined:
+            items = getattr(report, field)
+            if field in ("before", "after"):
+                items = tuple(
+                    replace(node, fusion=node.fusion + offset * (node.fusion >= 0))
+                    for node in items
+                )
+            joined[field] += items
+    failure = "; ".join(report.failure for report in reports if report.failure)
+    return GraphReport(name, phase, **joined, expected=options.expect, failure=failure)
+
+
+def explain(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Report:
+    """Compiles a model, runs it once and reports what was fused and what was not.
+
+    Everything that Dynamo has compiled in this process is forgotten first (as
+    `torch._dynamo.explain` does), so that the model is compiled anew. It runs under `no_grad`
+    unless it is in training mode; what it changes by running (a KV cache, say) is changed.
+
+    Args:
+        model: A module or function. One that is already `torch.compile`d keeps its backend and
+            its options; any other is compiled with this backend.
+        *args: Positional arguments of the model.
+        **kwargs: Keyword arguments of the model.
+
+    Returns:
+        The report, summed over the graphs that were compiled.
+
+    Raises:
+        ContractError: if a `"total:kind"` of the model's `expect` is not met.
+    """
+    import torch
+
+    inductor.reset()
+    is_compiled = hasattr(model, "_torchdynamo_orig_callable") or hasattr(model, "_orig_mod")
+    compiled = model if is_compiled else torch.compile(model, backend=mi300)
+    is_training = isinstance(model, nn.Module) and model.training
+    with listen() as graphs, torch.set_grad_enabled(torch.is_grad_enabled() and is_training):
+        compiled(*args, **kwargs)
+    check_totals(graphs)
+    return Report.of(tuple(graphs))

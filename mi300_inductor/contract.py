@@ -1,0 +1,62 @@
+"""The contracts of `options`: `expect` and `strict`.
+
+A graph is checked when it is compiled, and again from its stored report when Inductor's cache has
+it. Backward graphs are held to nothing: what is fused is in the forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mi300_inductor.options import Expectation, Options
+from mi300_inductor.report import GraphReport, Report
+
+
+class ContractError(RuntimeError):
+    """A compiled graph does not keep what `expect` or `strict` asks for."""
+
+
+def check_graph(graph: GraphReport, options: Options) -> None:
+    """Checks one graph against `expect` and `strict`.
+
+    Raises:
+        ContractError: with the table of what was found.
+    """
+    if graph.phase == "backward":
+        return
+    for expected in options.expect:
+        found = graph.counts.get(expected.kind, 0)
+        # Of a total only the upper end is known here: other graphs may follow.
+        if found > expected.high or (found < expected.low and not expected.is_total):
+            raise ContractError(_unmet("expect", expected, found, Report.of((graph,))))
+    if options.strict:
+        refused = [item for item in graph.rejected if item.kind not in options.disable]
+        if refused or graph.failure:
+            raise ContractError(
+                f"strict: a candidate was not fused; got {len(refused)} refusals in graph "
+                f"{graph.name}, expected none. Follow the hints below, or disable the kind.\n\n"
+                f"{Report.of((graph,))}"
+            )
+
+
+def check_totals(graphs: Sequence[GraphReport]) -> None:
+    """Checks what was expected over all graphs of a model.
+
+    Raises:
+        ContractError: with the table of what was found.
+    """
+    report = Report.of(tuple(graph for graph in graphs if graph.phase != "backward"))
+    totals = {item: None for graph in graphs for item in graph.expected if item.is_total}
+    for expected in totals:
+        found = report.counts.get(expected.kind, 0)
+        if not expected.low <= found <= expected.high:
+            raise ContractError(_unmet("expect", expected, found, report))
+
+
+def _unmet(what: str, expected: Expectation, found: int, report: Report) -> str:
+    graphs = ", ".join(graph.name for graph in report.graphs)
+    name, _, wanted = str(expected).rpartition(": ")
+    return (
+        f"{what}: wrong number of fusions; got {found} of {name} in graph {graphs}, expected "
+        f"{wanted}. Read the refusals below, or change the number.\n\n{report}"
+    )

@@ -1,0 +1,205 @@
+"""The one file that touches private parts of Dynamo, AOTAutograd and Inductor.
+
+Everything the backend needs from them has a small function here, so that a new torch is one file
+to look at. Written for torch 2.11 to 2.14. What differs: 2.11 takes one custom pass per hook, later
+versions a list.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+if TYPE_CHECKING:
+    from torch._inductor.custom_graph_pass import CustomGraphPass
+
+__all__ = [
+    "CustomGraphPass",
+    "cache_key",
+    "compile_id",
+    "compile_module",
+    "compile_region",
+    "inductor_patches",
+    "option_names",
+    "rank",
+    "report_directory",
+    "reset",
+    "trace_artifact",
+]
+
+TORCH_VERSIONS = "2.11 to 2.14"
+GraphPass = Callable[[fx.Graph], None]
+PASS_HOOKS = ("post_grad_custom_pre_pass", "joint_custom_pre_pass")
+
+
+def _private(module: str, name: str) -> Any:
+    """An attribute of a private module of torch, or an error that says what is missing."""
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise RuntimeError(
+            f"mi300_inductor: this torch lacks an interface; got torch {torch.__version__} "
+            f"without {module}.{name}, expected torch {TORCH_VERSIONS}. Install one of these."
+        ) from error
+
+
+if not TYPE_CHECKING:
+    CustomGraphPass = _private("torch._inductor.custom_graph_pass", "CustomGraphPass")
+
+
+def option_names() -> frozenset[str]:
+    """Names of Inductor's configuration entries."""
+    return frozenset(_private("torch._inductor", "config").get_config_copy())
+
+
+def inductor_patches(mode: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Inductor's configuration entries for a mode and options, checked as torch.compile does.
+
+    Raises:
+        RuntimeError: for an unknown mode, or a value of the wrong type.
+    """
+    wrapper = _private("torch", "_TorchCompileInductorWrapper")
+    try:
+        config: dict[str, Any] = wrapper(mode, dict(options), None).config
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"options: Inductor refuses a value; got mode={mode!r}, options={dict(options)!r}, "
+            f"expected what torch.compile accepts. Its own words: {error}"
+        ) from error
+    return config
+
+
+class PassSequence(CustomGraphPass):
+    """Several passes in one hook, for a torch whose hook takes one."""
+
+    def __init__(self, passes: Sequence[GraphPass]) -> None:
+        self.passes = tuple(passes)
+
+    def __call__(self, graph: fx.Graph) -> None:
+        """Runs the passes in order."""
+        for one in self.passes:
+            one(graph)
+
+    def uuid(self) -> Any | None:
+        """The passes' own uuids; None, which switches caching off, if one of them has none."""
+        uuids = [one.uuid() if isinstance(one, CustomGraphPass) else None for one in self.passes]
+        return tuple(uuids) if all(uuids) else None
+
+
+def add_pass(hook: str, new: CustomGraphPass, patches: Mapping[str, Any]) -> Any:
+    """The value for a pass hook: what the user has there, then `new`.
+
+    A pass of the same type as `new` that the user has set is left out: `new` replaces it.
+
+    Args:
+        hook: One of `PASS_HOOKS`.
+        new: The pass to add.
+        patches: Configuration entries of this compilation, which win over the global ones.
+    """
+    config = _private("torch._inductor", "config")
+    present = patches[hook] if hook in patches else getattr(config, hook)
+    if present is None:
+        present = ()
+    elif isinstance(present, PassSequence):
+        present = present.passes
+    elif not isinstance(present, list | tuple):
+        present = (present,)
+    passes = [*(one for one in present if type(one) is not type(new)), new]
+    if len(passes) == 1:
+        return new
+    takes_list = hasattr(
+        importlib.import_module("torch._inductor.custom_graph_pass"), "get_custom_graph_passes"
+    )
+    return passes if takes_list else PassSequence(passes)
+
+
+def has_hook(hook: str) -> bool:
+    """Whether something is set in a pass hook of the configuration that is active now."""
+    return bool(getattr(_private("torch._inductor", "config"), hook))
+
+
+def compile_module(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    inner_compile: Callable[..., Any],
+    patches: Mapping[str, Any],
+) -> Any:
+    """Inductor's `compile_fx` with our inner compiler.
+
+    AOTAutograd's own cache is off: on a hit there nothing below it runs, so neither the report nor
+    the contracts could be had. Inductor's FX graph cache, which holds the expensive part, is on.
+    """
+    compile_fx = _private("torch._inductor.compile_fx", "compile_fx")
+    functorch = _private("torch._functorch", "config")
+    with functorch.patch(enable_autograd_cache=False):
+        return compile_fx(
+            gm, example_inputs, inner_compile=inner_compile, config_patches=dict(patches)
+        )
+
+
+def compile_region(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
+    """Inductor's compilation of one post-AOTAutograd graph.
+
+    An error of ours that was raised inside it is raised as it is, not as an `InductorError`.
+    """
+    compile_fx_inner = _private("torch._inductor.compile_fx", "compile_fx_inner")
+    inductor_error: type[Exception] = _private("torch._inductor.exc", "InductorError")
+    try:
+        return compile_fx_inner(gm, example_inputs, **kwargs)
+    except inductor_error as error:
+        inner = getattr(error, "inner_exception", None)
+        if isinstance(inner, Exception) and type(inner).__module__.startswith("mi300_inductor."):
+            raise inner from None
+        raise
+
+
+def compile_uncached(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
+    """The same, neither reading nor writing any cache."""
+    with _private("torch._inductor", "config").patch(force_disable_caches=True):
+        return compile_region(gm, example_inputs, **kwargs)
+
+
+def cache_key(compiled: Any) -> str | None:
+    """Key of a compiled graph in Inductor's FX graph cache, None if it is not cached."""
+    key = getattr(compiled, "_fx_graph_cache_key", None)
+    return key if isinstance(key, str) else None
+
+
+def report_directory() -> Path:
+    """Where reports are kept: inside Inductor's cache, so that both are cleared together."""
+    cache_dir = _private("torch._inductor.runtime.cache_dir_utils", "cache_dir")
+    return Path(cache_dir()) / "mi300_inductor"
+
+
+def compile_id() -> str:
+    """Dynamo's name of the compilation in progress, for example `0/1`; empty outside of one."""
+    context = _private("torch._guards", "CompileContext")
+    current = context.current_compile_id()
+    return "" if current is None else str(current)
+
+
+def trace_artifact(name: str, encoding: str, payload: Callable[[], str]) -> None:
+    """Adds an artifact to the structured trace (`TORCH_TRACE`), which tlparse shows."""
+    _private("torch._logging._internal", "trace_structured")(
+        "artifact",
+        metadata_fn=lambda: {"name": name, "encoding": encoding},
+        payload_fn=payload,
+        expect_trace_id=False,
+    )
+
+
+def reset() -> None:
+    """Forgets everything that Dynamo has compiled in this process."""
+    _private("torch._dynamo", "reset")()
+
+
+def rank() -> int | None:
+    """This process's rank under torch.distributed, None outside of it."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return None
+    return torch.distributed.get_rank()

@@ -1,0 +1,95 @@
+"""The report as text tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sympy  # type: ignore[import-untyped]
+from tabulate import tabulate
+
+from mi300_inductor.report import Fusion, Rejection, Report
+from mi300_inductor.report_graph import short_source
+
+WIDTH = 64
+
+
+def report_text(report: Report) -> str:
+    """Tables of the fusions and the refusals, equal ones counted together."""
+    parts = [f"{_graphs(report)}: {len(report.fused)} fusions, {len(report.rejected)} refusals"]
+    parts += [f"{graph.name}: {graph.failure}" for graph in report.graphs if graph.failure]
+    if report.fused:
+        parts += ["Fused", _fused_table(report.fused)]
+    if report.rejected:
+        parts += ["Not fused", _rejected_table(report.rejected)]
+    return "\n\n".join(parts)
+
+
+def _graphs(report: Report) -> str:
+    names = ", ".join(graph.name for graph in report.graphs[:8])
+    more = len(report.graphs) - 8
+    count = len(report.graphs)
+    return f"{count} graph{'s' * (count != 1)} ({names}{f' and {more} more' if more > 0 else ''})"
+
+
+def add_bytes(values: Sequence[int | str]) -> int | str:
+    """Sum of byte counts, some of which may be expressions in sizes unknown at compile time."""
+    if all(isinstance(value, int) for value in values):
+        return sum(int(value) for value in values)
+    total = sympy.Add(*(sympy.sympify(value) for value in values))
+    return int(total) if total.is_Integer else str(total)
+
+
+def bytes_text(value: int | str) -> str:
+    """A byte count for people: `3.2 MB`, or the expression as it is."""
+    if isinstance(value, str):
+        return value
+    amount = float(value)
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(amount) < 1000 or unit == "GB":
+            return f"{value} B" if unit == "B" else f"{amount:.3g} {unit}"
+        amount /= 1000
+    raise AssertionError("unreachable")
+
+
+def _fused_table(fused: Sequence[Fusion]) -> str:
+    groups: dict[tuple[str, str], list[Fusion]] = {}
+    for fusion in fused:
+        groups.setdefault((fusion.kind, fusion.source), []).append(fusion)
+    rows = [
+        [
+            len(group),
+            kind,
+            _change(sum(f.launches_before for f in group), sum(f.launches_after for f in group)),
+            _change(
+                bytes_text(add_bytes([f.bytes_before for f in group])),
+                bytes_text(add_bytes([f.bytes_after for f in group])),
+            ),
+            short_source(source) or "-",
+        ]
+        for (kind, source), group in groups.items()
+    ]
+    return tabulate(
+        rows,
+        ["", "kind", "launches", "bytes", "source"],
+        maxcolwidths=[None, None, None, WIDTH // 2, WIDTH],
+    )
+
+
+def _change(before: int | str, after: int | str) -> str:
+    return f"{before} -> {after}"
+
+
+def _rejected_table(rejected: Sequence[Rejection]) -> str:
+    groups: dict[tuple[str, ...], int] = {}
+    for item in rejected:
+        key = (item.kind, item.reason, item.hint, item.source)
+        groups[key] = groups.get(key, 0) + 1
+    rows = [
+        [count, kind, reason, hint, short_source(source) or "-"]
+        for (kind, reason, hint, source), count in groups.items()
+    ]
+    return tabulate(
+        rows,
+        ["", "kind", "reason", "what to do", "source"],
+        maxcolwidths=[None, None, WIDTH // 2, WIDTH // 2, WIDTH // 2],
+    )
