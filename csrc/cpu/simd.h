@@ -5,6 +5,7 @@
 // from and writes to tensors have tails; padding holds finite zeros after a load.
 #pragma once
 
+#include <ATen/cpu/vec/functional.h>
 #include <ATen/cpu/vec/vec.h>
 #include <c10/core/ScalarType.h>
 
