@@ -1,0 +1,139 @@
+"""SiLU * mul and the decode matmul as functions to call by hand; formulas are in `ops.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from typing_extensions import Unpack
+
+from mi300_inductor.op_schemas import FP8_DTYPES, overload
+from mi300_inductor.op_targets import (
+    DynamicTarget,
+    Target,
+    dynamic_settings,
+    scale_list,
+    static_settings,
+)
+
+
+def silu_mul(
+    gate: Tensor,
+    up: Tensor,
+    sigmoid_dtype: torch.dtype | None = None,
+    act_dtype: torch.dtype | None = None,
+    y_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Computes silu(gate) * up.
+
+    For a packed projection pass its halves: `gate, up = gate_up.chunk(2, -1)`; the rows may lie
+    apart in memory.
+
+    Args:
+        gate: [..., width], bf16, fp16 or fp32.
+        up: Same shape.
+        sigmoid_dtype: None: silu in one piece, as `F.silu`. A dtype: sigmoid(gate) is rounded to
+            it and then multiplied, as in `gate * torch.sigmoid(gate)`.
+        act_dtype: Dtype to which silu(gate) is rounded; None means that of `gate`, as eager does.
+        y_dtype: Dtype of the result; None means that of `gate`.
+
+    Returns:
+        y, [..., width], contiguous.
+
+    Raises:
+        RuntimeError: if the shapes differ, for other dtypes, or several devices.
+    """
+    dtypes = (sigmoid_dtype, act_dtype or gate.dtype, y_dtype or gate.dtype)
+    y: Tensor = overload("silu_mul")(gate, up, *dtypes)
+    return y
+
+
+def silu_mul_quant(
+    gate: Tensor,
+    up: Tensor,
+    scales: Tensor | Sequence[Tensor],
+    sigmoid_dtype: torch.dtype | None = None,
+    act_dtype: torch.dtype | None = None,
+    y_dtype: torch.dtype | None = None,
+    **target: Unpack[Target],
+) -> tuple[Tensor, Tensor | None]:
+    """Computes silu(gate) * up and quantises it to FP8 with static scales.
+
+    Args:
+        gate: As in `silu_mul`; so are `up`, `sigmoid_dtype`, `act_dtype` and `y_dtype`.
+        up: Same shape.
+        scales: One fp32 tensor of one element, or one to four of them.
+        sigmoid_dtype: Dtype to which sigmoid(gate) is rounded; None: silu in one piece.
+        act_dtype: Dtype to which silu(gate) is rounded.
+        y_dtype: Dtype of the value that is quantised.
+        **target: See `Target`.
+
+    Returns:
+        (q, y): q has the shape of `gate`, or [len(scales), ...] for several scales.
+
+    Raises:
+        RuntimeError: as `silu_mul`, and for a format or scale that is not supported.
+    """
+    dtypes = (sigmoid_dtype, act_dtype or gate.dtype, y_dtype or gate.dtype)
+    settings = static_settings("silu_mul_quant", gate, target)
+    q, y = overload("silu_mul_quant")(gate, up, *dtypes, scale_list(scales), *settings)
+    return q, y if settings[-1] else None
+
+
+def silu_mul_quant_dynamic(
+    gate: Tensor,
+    up: Tensor,
+    sigmoid_dtype: torch.dtype | None = None,
+    act_dtype: torch.dtype | None = None,
+    y_dtype: torch.dtype | None = None,
+    **target: Unpack[DynamicTarget],
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Computes silu(gate) * up and quantises it to FP8 with scales computed from the result.
+
+    Args are those of `silu_mul`, and `DynamicTarget`.
+
+    Returns:
+        (q, scale, y): scale is fp32, [..., 1] per token, [..., groups] per group, [] per tensor.
+
+    Raises:
+        RuntimeError: as `silu_mul`, and if `group_size` does not divide the width.
+    """
+    dtypes = (sigmoid_dtype, act_dtype or gate.dtype, y_dtype or gate.dtype)
+    settings = dynamic_settings("silu_mul_quant_dynamic", gate, target)
+    q, scale, y = overload("silu_mul_quant_dynamic")(gate, up, *dtypes, *settings)
+    return q, scale, y if settings[-1] else None
+
+
+def skinny_gemm(
+    a: Tensor,
+    weight: Tensor,
+    scale_a: Tensor | None = None,
+    scale_b: Tensor | None = None,
+    bias: Tensor | None = None,
+    addend: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Multiplies a few rows with a weight: scale_a * scale_b * (a @ weight.T) + bias + addend.
+
+    Accumulated in fp32; the same inputs give the same bits on every run.
+
+    Args:
+        a: [m, k], bf16, fp16, fp32 or FP8.
+        weight: [n, k], as `nn.Linear` stores it; the dtype of `a`, or FP8 with FP8.
+        scale_a: With FP8, and only then: fp32, one value or m.
+        scale_b: With FP8, and only then: fp32, one value or n.
+        bias: [n], added before the result is rounded; None means none.
+        addend: [m, n] or [n], added after the result is rounded; None means none.
+        out_dtype: Dtype of the result; None means that of `a`, bf16 with FP8.
+
+    Returns:
+        [m, n].
+
+    Raises:
+        RuntimeError: if shapes or dtypes do not fit, or scales are missing or too many.
+    """
+    if out_dtype is None:
+        out_dtype = torch.bfloat16 if a.dtype in FP8_DTYPES else a.dtype
+    out: Tensor = overload("skinny_gemm")(a, weight, scale_a, scale_b, bias, addend, out_dtype)
+    return out

@@ -1,0 +1,247 @@
+"""Schemas and fake implementations of the custom operators; importing this registers them.
+
+The schema strings below are the only place where a signature is written; the C++ of `csrc/cpu` and
+`csrc/runtime` registers kernels for them, and `graph/rewrite.py` inserts calls to them. What the
+operators compute is said in `ops.py`. The kernels are built (or taken from the cache) at the first
+real call, so that importing is cheap and is all that an ahead-of-time compiled model needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+NAMESPACE = "mi300"
+FP8_DTYPES = (torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2)
+MAX_SCALES = 4
+_FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+
+_NORM = "Tensor? weight, float eps, float weight_offset, ScalarType norm_dtype, ScalarType y_dtype"
+_ADD = "Tensor x, Tensor residual, ScalarType sum_dtype, ScalarType residual_dtype"
+_SILU = (
+    "Tensor gate, Tensor up, ScalarType? sigmoid_dtype, ScalarType act_dtype, ScalarType y_dtype"
+)
+_TARGET = (
+    "ScalarType q_dtype, str scaling, ScalarType scaled_dtype, float clamp_min, float clamp_max, "
+    "bool return_y"
+)
+_STATIC = f"Tensor[] scales, {_TARGET}"
+_DYNAMIC = (
+    f"int group_size, str scale_form, float scale_const, float amax_min, float scale_min, {_TARGET}"
+)
+
+SCHEMAS: dict[str, str] = {
+    "rms_norm": f"(Tensor x, {_NORM}) -> Tensor y",
+    "add_rms_norm": f"({_ADD}, {_NORM}) -> (Tensor y, Tensor residual_out)",
+    "rms_norm_quant": f"(Tensor x, {_NORM}, {_STATIC}) -> (Tensor q, Tensor y)",
+    "add_rms_norm_quant": (
+        f"({_ADD}, {_NORM}, {_STATIC}) -> (Tensor q, Tensor residual_out, Tensor y)"
+    ),
+    "rms_norm_quant_dynamic": (
+        f"(Tensor x, {_NORM}, {_DYNAMIC}) -> (Tensor q, Tensor scale, Tensor y)"
+    ),
+    "add_rms_norm_quant_dynamic": (
+        f"({_ADD}, {_NORM}, {_DYNAMIC}) -> (Tensor q, Tensor scale, Tensor residual_out, Tensor y)"
+    ),
+    "silu_mul": f"({_SILU}) -> Tensor y",
+    "silu_mul_quant": f"({_SILU}, {_STATIC}) -> (Tensor q, Tensor y)",
+    "silu_mul_quant_dynamic": f"({_SILU}, {_DYNAMIC}) -> (Tensor q, Tensor scale, Tensor y)",
+    "skinny_gemm": (
+        "(Tensor a, Tensor weight, Tensor? scale_a, Tensor? scale_b, Tensor? bias, "
+        "Tensor? addend, ScalarType out_dtype) -> Tensor"
+    ),
+}
+
+
+def _require(ok: bool, message: str) -> None:
+    if not ok:
+        raise RuntimeError(message)
+
+
+def _check_rows(op: str, first: Tensor, second: Tensor | None, weight: Tensor | None) -> None:
+    """Checks shared by the norm and the activation operators."""
+    _require(first.dim() > 0, f"{op}: the input is 0-D; expected [rows, hidden]. Add a dimension.")
+    for tensor in (first, second, weight):
+        if tensor is None:
+            continue
+        _require(
+            tensor.dtype in _FLOATS,
+            f"{op}: unsupported input dtype; got {tensor.dtype}, expected float32, bfloat16 or "
+            "float16. Convert the input first.",
+        )
+        _require(
+            tensor.device == first.device,
+            f"{op}: inputs on several devices; got {first.device} and {tensor.device}, expected "
+            "one. Move them to the same device.",
+        )
+    if second is not None:
+        _require(
+            first.shape == second.shape,
+            f"{op}: the two inputs differ in shape; got {tuple(first.shape)} and "
+            f"{tuple(second.shape)}, expected equal shapes. Expand the smaller one first.",
+        )
+    if weight is not None:
+        _require(
+            weight.dim() == 1 and weight.shape[0] == first.shape[-1],
+            f"{op}: the weight does not fit the last dimension; got {tuple(weight.shape)}, "
+            f"expected ({first.shape[-1]},). Pass one weight per element of a row.",
+        )
+
+
+def _new_rows(like: Tensor, dtype: torch.dtype, wanted: bool = True) -> Tensor:
+    return like.new_empty(like.shape if wanted else (0,), dtype=dtype)
+
+
+def _new_static(op: str, like: Tensor, scales: Sequence[Tensor], q_dtype: torch.dtype) -> Tensor:
+    _require(
+        q_dtype in FP8_DTYPES,
+        f"{op}: unsupported q_dtype; got {q_dtype}, expected one of "
+        f"{', '.join(str(d) for d in FP8_DTYPES)}. Choose one of these.",
+    )
+    _require(
+        1 <= len(scales) <= MAX_SCALES,
+        f"{op}: wrong number of scales; got {len(scales)}, expected 1 to {MAX_SCALES}. "
+        "Split the call.",
+    )
+    for scale in scales:
+        _require(
+            scale.numel() == 1 and scale.dtype == torch.float32,
+            f"{op}: a static scale is one fp32 value; got {tuple(scale.shape)} {scale.dtype}, "
+            "expected (1,) torch.float32. Use the _dynamic operator for scales per row.",
+        )
+    shape = like.shape if len(scales) == 1 else (len(scales), *like.shape)
+    return like.new_empty(shape, dtype=q_dtype)
+
+
+def _new_dynamic(
+    op: str, like: Tensor, group_size: int, q_dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    hidden = like.shape[-1]
+    _require(
+        group_size in (-1, 0) or (group_size > 0 and hidden % group_size == 0),
+        f"{op}: the last dimension is not a whole number of groups; got hidden {hidden} and "
+        f"group_size {group_size}, expected a divisor of hidden, -1 (per token) or 0 (per tensor). "
+        "Change group_size or pad the input.",
+    )
+    groups = 1 if group_size == -1 else hidden // max(group_size, 1)
+    scale_shape = () if group_size == 0 else (*like.shape[:-1], groups)
+    scale = like.new_empty(scale_shape, dtype=torch.float32)
+    return _new_static(op, like, [like.new_empty((1,), dtype=torch.float32)], q_dtype), scale
+
+
+def _bind(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    names = [argument.name for argument in overload(op)._schema.arguments]
+    return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def overload(op: str) -> torch._ops.OpOverload:
+    """The operator of a name in `SCHEMAS`, as it stands in graphs."""
+    found: torch._ops.OpOverload = getattr(getattr(torch.ops, NAMESPACE), op).default
+    return found
+
+
+def _fake_rows(op: str, *args: Any, **kwargs: Any) -> Tensor | tuple[Tensor, ...]:
+    """Checks the inputs of a norm or activation operator and makes its outputs by their names."""
+    given = _bind(op, args, kwargs)
+    first, second = given.get("x"), given.get("residual")
+    if first is None:
+        first, second = given["gate"], given["up"]
+    _check_rows(op, first, second, given.get("weight"))
+    outputs: dict[str, Tensor] = {}
+    if "group_size" in given:
+        outputs["q"], outputs["scale"] = _new_dynamic(
+            op, first, given["group_size"], given["q_dtype"]
+        )
+    elif "scales" in given:
+        outputs["q"] = _new_static(op, first, given["scales"], given["q_dtype"])
+    if "residual_dtype" in given:
+        outputs["residual_out"] = _new_rows(first, given["residual_dtype"])
+    outputs["y"] = _new_rows(first, given["y_dtype"], given.get("return_y", True))
+    results = tuple(outputs[ret.name] for ret in overload(op)._schema.returns)
+    return results if len(results) > 1 else results[0]
+
+
+def _fake_skinny_gemm(
+    a: Tensor,
+    weight: Tensor,
+    scale_a: Tensor | None,
+    scale_b: Tensor | None,
+    bias: Tensor | None,
+    addend: Tensor | None,
+    out_dtype: torch.dtype,
+) -> Tensor:
+    op = "skinny_gemm"
+    _require(
+        a.dim() == 2 and weight.dim() == 2 and a.shape[1] == weight.shape[1],
+        f"{op}: the operands do not fit; got a {tuple(a.shape)} and weight {tuple(weight.shape)}, "
+        "expected [m, k] and [n, k]. Pass the weight as nn.Linear stores it.",
+    )
+    rows, columns = a.shape[0], weight.shape[0]
+    is_fp8 = a.dtype in FP8_DTYPES and weight.dtype in FP8_DTYPES
+    _require(
+        is_fp8 or (a.dtype == weight.dtype and a.dtype in _FLOATS),
+        f"{op}: unsupported operand dtypes; got {a.dtype} and {weight.dtype}, expected two FP8 "
+        "dtypes or the same float dtype. Convert one of them.",
+    )
+    _require(
+        out_dtype in _FLOATS,
+        f"{op}: unsupported out_dtype; got {out_dtype}, expected float32, bfloat16 or float16. "
+        "Choose one of these.",
+    )
+    for name, scale, length in (("scale_a", scale_a, rows), ("scale_b", scale_b, columns)):
+        _require(
+            (scale is not None) == is_fp8,
+            f"{op}: {name} goes with FP8 operands and with no others; got {name} "
+            f"{'given' if scale is not None else 'None'} for {a.dtype}, expected the opposite. "
+            "Pass one scale per operand with FP8, none otherwise.",
+        )
+        _require(
+            scale is None or scale.dtype == torch.float32 and scale.numel() in (1, length),
+            f"{op}: {name} has the wrong size or dtype; got "
+            f"{tuple(scale.shape) if scale is not None else ()} "
+            f"{scale.dtype if scale is not None else ''}, expected 1 or {length} fp32 values. "
+            "Pass a per-tensor or a per-row/per-column scale.",
+        )
+    _require(
+        bias is None or bias.dim() == 1 and bias.shape[0] == columns,
+        f"{op}: the bias does not fit; got {tuple(bias.shape) if bias is not None else ()}, "
+        f"expected ({columns},). Pass one value per output column.",
+    )
+    _require(
+        addend is None or tuple(addend.shape) in ((rows, columns), (columns,)),
+        f"{op}: the addend does not fit; got {tuple(addend.shape) if addend is not None else ()}, "
+        f"expected ({rows}, {columns}) or ({columns},). Expand it first.",
+    )
+    return a.new_empty((rows, columns), dtype=out_dtype)
+
+
+def _load_kernels(key: str, op: str, *args: Any, **kwargs: Any) -> Any:
+    """Kernel of every operator until its C++ is loaded: loads it, then calls again."""
+    from mi300_inductor import build
+
+    build.load_kernels(key)
+    return overload(op)(*args, **kwargs)
+
+
+_library = torch.library.Library(NAMESPACE, "DEF")  # type: ignore[no-untyped-call]
+_placeholders = {
+    key: torch.library.Library(NAMESPACE, "IMPL", key)  # type: ignore[no-untyped-call]
+    for key in ("CPU", "CUDA")
+}
+for _name, _schema in SCHEMAS.items():
+    _library.define(_name + _schema, tags=(torch.Tag.pt2_compliant_tag,))  # type: ignore[no-untyped-call]
+    _fake = _fake_skinny_gemm if _name == "skinny_gemm" else partial(_fake_rows, _name)
+    torch.library.register_fake(f"{NAMESPACE}::{_name}", _fake, lib=_library)
+    for _key, _placeholder in _placeholders.items():
+        _placeholder.impl(_name, partial(_load_kernels, _key, _name))  # type: ignore[no-untyped-call]
+
+
+def release_placeholder(key: str) -> None:
+    """Removes the loading kernels of a dispatch key, just before the C++ registers its own."""
+    placeholder = _placeholders.pop(key, None)
+    if placeholder is not None:
+        placeholder._destroy()  # type: ignore[no-untyped-call]
