@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from mi300_inductor import ops
+
 from . import reference
 
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
