@@ -1,0 +1,119 @@
+"""The graph engine: canonicalise, recognise, fuse, select, rewrite, in this order.
+
+`run` takes Inductor's post-grad graph and changes it in place. A graph that the engine does not
+understand, or in which it meets an error of its own, is left as it was and runs as Inductor would
+run it; the report says so.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import fx
+from torch._subclasses import FakeTensor
+
+from mi300_inductor.graph.canonicalise import Canonicaliser
+from mi300_inductor.graph.fuse import fuse
+from mi300_inductor.graph.legality import Legality
+from mi300_inductor.graph.recognise import recognise
+from mi300_inductor.graph.region import Plan
+from mi300_inductor.graph.registry import spelling, user_spellings_key
+from mi300_inductor.graph.rewrite import Rewriter
+from mi300_inductor.graph.rounding import mark_roundings, unmark_roundings
+from mi300_inductor.graph.summary import describe_fusion, describe_miss, describe_refused
+from mi300_inductor.report import Fusion, Rejection
+
+if TYPE_CHECKING:
+    from mi300_inductor.options import Options
+
+__all__ = ["PassResult", "mark_roundings", "run", "spelling", "user_spellings_key"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PassResult:
+    """What the engine did to one graph.
+
+    Attributes:
+        fused: One entry per region, in graph order.
+        rejected: One entry per candidate that was not fused, in graph order.
+        regions: For each entry of `fused` the names of the replaced nodes in the graph as it was.
+        subgraphs: For each entry of `fused` its position, the replaced nodes as a module of their
+            own, and the call of the operator; only where numerics are checked.
+    """
+
+    fused: tuple[Fusion, ...]
+    rejected: tuple[Rejection, ...]
+    regions: tuple[tuple[str, ...], ...]
+    subgraphs: tuple[tuple[int, fx.GraphModule, fx.Node], ...] = ()
+
+
+def run(gm: fx.GraphModule, options: Options) -> PassResult:
+    """Finds and rewrites every fusion in a post-grad graph, in place.
+
+    Args:
+        gm: Inductor's post-grad graph with fake values in `meta["val"]`.
+        options: `disable` is read here.
+
+    Returns:
+        What was fused and what was not.
+    """
+    graph = gm.graph
+    if not any(isinstance(node.meta.get("val"), FakeTensor) for node in graph.nodes):
+        return PassResult((), (), ())
+    backup = _copy(graph)
+    try:
+        return _run(graph, frozenset(options.disable))
+    except Exception as error:
+        log.exception("the fusion pass failed; the graph is compiled as it was")
+        _restore(graph, backup)
+        reason = f"an error in the fusion pass: {type(error).__name__}: {error}"
+        hint = "The graph runs unfused. Please report the model."
+        return PassResult((), (Rejection("pass", "", reason, "", hint),), ())
+
+
+def _run(graph: fx.Graph, disabled: frozenset[str]) -> PassResult:
+    canonical = Canonicaliser(graph)
+    recognition = recognise(canonical)
+    plan = fuse(recognition.facts, canonical, Legality(graph, canonical), disabled)
+    order = {node: index for index, node in enumerate(graph.nodes)}
+    plan.regions.sort(key=lambda entry: min(order[node] for node in entry[1]))
+    fused = tuple(describe_fusion(region, _ordered(nodes, order)) for region, nodes in plan.regions)
+    rejected = _rejections(plan, recognition.misses, order, disabled)
+    regions = tuple(fusion.nodes for fusion in fused)
+    rewriter = Rewriter(graph)
+    for region, nodes in plan.regions:
+        rewriter.rewrite(region, nodes)
+    if plan.regions:
+        rewriter.finish()
+    unmark_roundings(graph)
+    return PassResult(fused, rejected, regions)
+
+
+def _ordered(nodes: frozenset[fx.Node], order: dict[fx.Node, int]) -> list[fx.Node]:
+    return sorted(nodes, key=order.__getitem__)
+
+
+def _rejections(
+    plan: Plan, misses: Sequence[object], order: dict[fx.Node, int], disabled: frozenset[str]
+) -> tuple[Rejection, ...]:
+    found = [(order[r.term.node], describe_refused(r)) for r in plan.refused]
+    found += [(order[m.anchor.node], describe_miss(m)) for m in misses]
+    found = [entry for entry in found if entry[1].kind not in disabled]
+    return tuple(rejection for _, rejection in sorted(found, key=lambda entry: entry[0]))
+
+
+def _copy(graph: fx.Graph) -> fx.Graph:
+    copy = fx.Graph(graph.owning_module)
+    copy.output(copy.graph_copy(graph, {}))
+    return copy
+
+
+def _restore(graph: fx.Graph, backup: fx.Graph) -> None:
+    for node in reversed(list(graph.nodes)):
+        graph.erase_node(node)
+    graph.output(graph.graph_copy(backup, {}))

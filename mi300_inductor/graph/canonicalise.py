@@ -1,0 +1,393 @@
+"""First stage: an FX graph (or a traced spelling) as canonical terms.
+
+The FX graph is only read. Each node becomes a `Term`; forms that mean the same become the same
+term: `square`, `x * x` and `pow(x, 2)`; `sum / n` and `mean`; `1 / sqrt(v)`, `pow(v, -0.5)` and
+`rsqrt`; `clamp`, `clamp_min` and `maximum`; a `full` tensor and a number. What is not listed here
+becomes a `leaf`, which only a variable of a spelling matches. Nothing is merged that rounds
+differently: casts stay, and `x / s` stays a division.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from mi300_inductor.graph.rounding import ROUNDED
+from mi300_inductor.graph.term import FLOAT_DTYPES, FP8_DTYPES, Dim, Term, same_dim, same_shape
+from mi300_inductor.inductor import outside_fake_mode
+
+aten = torch.ops.aten
+prims = torch.ops.prims
+
+Handler = Callable[["Canonicaliser", fx.Node], "Term | None"]
+_HANDLERS: dict[Any, Handler] = {}
+
+
+def handles(*targets: Any) -> Callable[[Handler], Handler]:
+    """Registers the canonical form of some FX targets."""
+
+    def register(handler: Handler) -> Handler:
+        for target in targets:
+            _HANDLERS[target] = handler
+        return handler
+
+    return register
+
+
+class Canonicaliser:
+    """Terms of one FX graph; `terms` lists them in graph order, without repetition."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self._interned: dict[Any, Term] = {}
+        self._of_node: dict[fx.Node, Term] = {}
+        self.terms: list[Term] = []
+        self._module = graph.owning_module
+        for node in graph.nodes:
+            if node.op != "output":
+                term = self._convert(node)
+                self._of_node[node] = term
+                term.nodes.append(node)
+
+    def term(self, value: Any) -> Term:
+        """The term of an FX argument: a node, or a number."""
+        if isinstance(value, fx.Node):
+            return self._of_node[value]
+        return self.const(value)
+
+    def const(self, value: Any) -> Term:
+        """A number known while compiling."""
+        if isinstance(value, (bool, int, float)):
+            return self.make("const", (), (float(value),), None, ())
+        return self.make("leaf", (), (repr(value),), None, ())
+
+    def make(
+        self,
+        op: str,
+        args: tuple[Term, ...],
+        attrs: tuple[Any, ...],
+        dtype: torch.dtype | None,
+        shape: tuple[Dim, ...],
+    ) -> Term:
+        """The term with these parts, made once."""
+        key = (op, tuple(id(a) for a in args), attrs, dtype, tuple(str(d) for d in shape))
+        term = self._interned.get(key)
+        if term is None:
+            term = Term(op, args, attrs, dtype, shape)
+            self._interned[key] = term
+            self.terms.append(term)
+        return term
+
+    def like(self, node: fx.Node, op: str, *args: Term, attrs: tuple[Any, ...] = ()) -> Term:
+        """A term whose value has the dtype and shape of a node's value."""
+        value = node.meta["val"]
+        return self.make(op, args, attrs, value.dtype, tuple(value.shape))
+
+    def constant_tensor(self, node: fx.Node) -> Tensor | None:
+        """The value of a `get_attr` node that is a small constant tensor."""
+        value: Any = self._module
+        for part in str(node.target).split("."):
+            value = getattr(value, part, None)
+        return value if isinstance(value, Tensor) and value.numel() == 1 else None
+
+    def _convert(self, node: fx.Node) -> Term:
+        handler = _HANDLERS.get(node.target) if node.op == "call_function" else None
+        if node.op == "get_attr":
+            constant = self.constant_tensor(node)
+            if constant is not None and not isinstance(constant, torch._subclasses.FakeTensor):
+                with outside_fake_mode():
+                    return self.const(constant.item())
+        term = None
+        if handler is not None and isinstance(node.meta.get("val"), Tensor):
+            term = handler(self, node)
+        if term is None:
+            value = node.meta.get("val")
+            is_tensor = isinstance(value, Tensor)
+            term = self.make(
+                "leaf",
+                (),
+                (node.name,),
+                value.dtype if is_tensor else None,
+                tuple(value.shape) if is_tensor else (),
+            )
+        return term
+
+
+def _last_dim_only(term: Term, dims: Any) -> bool:
+    dims = [dims] if isinstance(dims, int) else dims
+    if not isinstance(dims, (list, tuple)) or len(dims) != 1 or not term.shape:
+        return False
+    return bool(dims[0] in (-1, len(term.shape) - 1))
+
+
+def _is(term: Term, value: float) -> bool:
+    return term.is_const and term.value == value
+
+
+def _number(node: fx.Node, index: int, name: str, default: Any = None) -> Any:
+    if len(node.args) > index:
+        return node.args[index]
+    return node.kwargs.get(name, default)
+
+
+@handles(prims.convert_element_type.default, aten._to_copy.default)
+def _cast(build: Canonicaliser, node: fx.Node) -> Term | None:
+    source = build.term(node.args[0])
+    value = node.meta["val"]
+    if value.dtype in FP8_DTYPES:
+        return build.like(node, "to_fp8", source)
+    if source.dtype not in FLOAT_DTYPES or value.dtype not in FLOAT_DTYPES:
+        return None
+    return source if source.dtype == value.dtype else build.like(node, "cast", source)
+
+
+@handles(
+    aten.reshape.default,
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten.unsqueeze.default,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
+    aten.clone.default,
+    aten.alias.default,
+    aten.lift_fresh_copy.default,
+    ROUNDED,
+)
+def _view(build: Canonicaliser, node: fx.Node) -> Term:
+    source = build.term(node.args[0])
+    if source.is_const or same_shape(source.shape, tuple(node.meta["val"].shape)):
+        return source
+    if source.op == "view":
+        source = source.args[0]
+        if same_shape(source.shape, tuple(node.meta["val"].shape)):
+            return source
+    return build.like(node, "view", source)
+
+
+@handles(aten.expand.default)
+def _expand(build: Canonicaliser, node: fx.Node) -> Term | None:
+    source = build.term(node.args[0])
+    if source.is_const or same_shape(source.shape, tuple(node.meta["val"].shape)):
+        return source
+    return build.like(node, "expand", source)
+
+
+@handles(aten.full.default)
+def _full(build: Canonicaliser, node: fx.Node) -> Term | None:
+    fill = node.args[1]
+    return build.const(fill) if isinstance(fill, (int, float)) else None
+
+
+@handles(aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar)
+def _add(build: Canonicaliser, node: fx.Node) -> Term | None:
+    if _number(node, 2, "alpha", 1) != 1:
+        return None
+    left, right = build.term(node.args[0]), build.term(node.args[1])
+    if node.target in (aten.sub.Tensor, aten.sub.Scalar):
+        if not right.is_const:
+            return build.like(node, "sub", left, right)
+        right = build.const(-right.value)
+    if _is(right, 0.0):
+        return None
+    return build.like(node, "add", left, right)
+
+
+@handles(aten.mul.Tensor, aten.mul.Scalar)
+def _mul(build: Canonicaliser, node: fx.Node) -> Term:
+    left, right = build.term(node.args[0]), build.term(node.args[1])
+    if right.op == "sum" and left.is_const:
+        left, right = right, left
+    if left.op == "sum" and right.is_const:
+        hidden = left.attrs[1]
+        if isinstance(hidden, int) and math.isclose(right.value * hidden, 1.0, rel_tol=1e-7):
+            return build.like(node, "mean", left.args[0])
+    return build.like(node, "mul", left, right)
+
+
+@handles(aten.square.default)
+def _square(build: Canonicaliser, node: fx.Node) -> Term:
+    source = build.term(node.args[0])
+    return build.like(node, "mul", source, source)
+
+
+@handles(aten.neg.default)
+def _neg(build: Canonicaliser, node: fx.Node) -> Term:
+    return build.like(node, "mul", build.term(node.args[0]), build.const(-1.0))
+
+
+@handles(aten.pow.Tensor_Scalar)
+def _pow(build: Canonicaliser, node: fx.Node) -> Term | None:
+    source, exponent = build.term(node.args[0]), node.args[1]
+    if exponent == 2:
+        # (sqrt(v))**2 is v: a norm spelled with torch.linalg.vector_norm squares its result.
+        if source.op == "sqrt" and source.dtype == torch.float32:
+            return source.args[0]
+        return build.like(node, "mul", source, source)
+    names = {0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
+    name = names.get(exponent) if isinstance(exponent, (int, float)) else None
+    return _reciprocal_of(build, node, source, name) if name else None
+
+
+def _reciprocal_of(build: Canonicaliser, node: fx.Node, source: Term, name: str) -> Term:
+    if name != "reciprocal":
+        return build.like(node, name, source)
+    if source.op == "sqrt" and source.dtype == torch.float32:
+        return build.like(node, "rsqrt", source.args[0])
+    if source.op == "add" and source.dtype == torch.float32:
+        exponential, one = source.args
+        if one.op == "exp":
+            exponential, one = one, exponential
+        if _is(one, 1.0) and exponential.op == "exp":
+            negated = exponential.args[0]
+            if negated.op == "mul" and _is(negated.args[1], -1.0):
+                return build.like(node, "sigmoid", negated.args[0])
+    return build.like(node, "div", build.const(1.0), source)
+
+
+@handles(aten.reciprocal.default)
+def _reciprocal(build: Canonicaliser, node: fx.Node) -> Term:
+    return _reciprocal_of(build, node, build.term(node.args[0]), "reciprocal")
+
+
+@handles(aten.sqrt.default)
+def _sqrt(build: Canonicaliser, node: fx.Node) -> Term:
+    return build.like(node, "sqrt", build.term(node.args[0]))
+
+
+@handles(aten.rsqrt.default)
+def _rsqrt(build: Canonicaliser, node: fx.Node) -> Term:
+    return build.like(node, "rsqrt", build.term(node.args[0]))
+
+
+@handles(aten.exp.default)
+def _exp(build: Canonicaliser, node: fx.Node) -> Term:
+    return build.like(node, "exp", build.term(node.args[0]))
+
+
+@handles(aten.sigmoid.default)
+def _sigmoid(build: Canonicaliser, node: fx.Node) -> Term:
+    return build.like(node, "sigmoid", build.term(node.args[0]))
+
+
+@handles(aten.abs.default)
+def _abs(build: Canonicaliser, node: fx.Node) -> Term:
+    return build.like(node, "abs", build.term(node.args[0]))
+
+
+@handles(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
+def _div(build: Canonicaliser, node: fx.Node) -> Term:
+    left, right = build.term(node.args[0]), build.term(node.args[1])
+    if _is(left, 1.0):
+        return _reciprocal_of(build, node, right, "reciprocal")
+    if right.op == "sqrt" and right.dtype == torch.float32:
+        root = build.make("rsqrt", right.args, (), right.dtype, right.shape)
+        if not root.nodes:
+            root.nodes.extend(right.nodes)
+        return build.like(node, "mul", left, root)
+    if left.op == "sum" and right.is_const and same_dim(left.attrs[1], int(right.value)):
+        return build.like(node, "mean", left.args[0])
+    return build.like(node, "div", left, right)
+
+
+@handles(aten.clamp_min.default, aten.clamp_min.Tensor, aten.maximum.default)
+def _max(build: Canonicaliser, node: fx.Node) -> Term:
+    return _bound(build, node, "max", build.term(node.args[0]), build.term(node.args[1]))
+
+
+@handles(aten.clamp_max.default, aten.clamp_max.Tensor, aten.minimum.default)
+def _min(build: Canonicaliser, node: fx.Node) -> Term:
+    return _bound(build, node, "min", build.term(node.args[0]), build.term(node.args[1]))
+
+
+def _bound(build: Canonicaliser, node: fx.Node, op: str, left: Term, right: Term) -> Term:
+    if left.is_const:
+        left, right = right, left
+    return build.like(node, op, left, right)
+
+
+@handles(aten.clamp.default)
+def _clamp(build: Canonicaliser, node: fx.Node) -> Term:
+    term = build.term(node.args[0])
+    low, high = _number(node, 1, "min"), _number(node, 2, "max")
+    if low is not None:
+        term = build.like(node, "max", term, build.term(low))
+    if high is not None:
+        term = build.like(node, "min", term, build.term(high))
+    return term
+
+
+@handles(aten.mean.dim)
+def _mean(build: Canonicaliser, node: fx.Node) -> Term | None:
+    source = build.term(node.args[0])
+    if not _last_dim_only(source, node.args[1]):
+        return build.like(node, "mean_other", source, attrs=(str(node.args[1]),))
+    return build.like(node, "mean", source)
+
+
+@handles(aten.sum.dim_IntList)
+def _sum(build: Canonicaliser, node: fx.Node) -> Term | None:
+    source = build.term(node.args[0])
+    if not _last_dim_only(source, node.args[1]):
+        return None
+    return build.like(node, "sum", source, attrs=("last", source.shape[-1]))
+
+
+@handles(aten.amax.default)
+def _amax(build: Canonicaliser, node: fx.Node) -> Term | None:
+    source = build.term(node.args[0])
+    dims = _number(node, 1, "dim", ())
+    if _last_dim_only(source, dims):
+        return build.like(node, "amax", source, attrs=("last",))
+    if len(dims) in (0, len(source.shape)):
+        return build.like(node, "amax", source, attrs=("all",))
+    return None
+
+
+@handles(aten.max.default)
+def _max_all(build: Canonicaliser, node: fx.Node) -> Term:
+    return build.like(node, "amax", build.term(node.args[0]), attrs=("all",))
+
+
+@handles(operator.getitem)
+def _getitem(build: Canonicaliser, node: fx.Node) -> Term | None:
+    producer, index = node.args
+    if isinstance(producer, fx.Node) and producer.target is aten.max.dim and index == 0:
+        source = build.term(producer.args[0])
+        if _last_dim_only(source, producer.args[1]):
+            return build.like(node, "amax", source, attrs=("last",))
+    return None
+
+
+@handles(aten.mm.default)
+def _mm(build: Canonicaliser, node: fx.Node) -> Term:
+    return build.like(node, "mm", build.term(node.args[0]), build.term(node.args[1]))
+
+
+@handles(aten.bmm.default)
+def _bmm(build: Canonicaliser, node: fx.Node) -> Term | None:
+    left, right = build.term(node.args[0]), build.term(node.args[1])
+    if not same_dim(left.shape[0], 1):
+        return None
+    return build.like(node, "bmm_of_one", left, right)
+
+
+@handles(aten.addmm.default)
+def _addmm(build: Canonicaliser, node: fx.Node) -> Term | None:
+    if node.kwargs.get("alpha", 1) != 1 or node.kwargs.get("beta", 1) != 1:
+        return None
+    return build.like(node, "addmm", *(build.term(a) for a in node.args[:3]))
+
+
+@handles(aten._scaled_mm.default)
+def _scaled_mm(build: Canonicaliser, node: fx.Node) -> Term | None:
+    bias, result_scale = _number(node, 4, "bias"), _number(node, 5, "scale_result")
+    if result_scale is not None:
+        return None
+    operands = [build.term(a) for a in node.args[:4]]
+    if bias is not None:
+        operands.append(build.term(bias))
+    return build.like(node, "scaled_mm", *operands)

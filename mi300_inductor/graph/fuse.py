@@ -1,0 +1,327 @@
+"""Third stage: facts compose into regions.
+
+A norm takes the residual add before it and the quantisations behind it; an activation takes the
+quantisations; a matmul stands alone. For each of them the plans are tried from the most to the
+least gain and the first legal one is taken; the reason why a better one was not legal is kept.
+Nothing is changed here.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mi300_inductor.graph.canonicalise import Canonicaliser
+from mi300_inductor.graph.legality import Legality
+from mi300_inductor.graph.meaning import (
+    DynamicScale,
+    Fact,
+    Matmul,
+    Quantize,
+    Refusal,
+    RmsNorm,
+    SiluMul,
+)
+from mi300_inductor.graph.region import Plan, Region
+from mi300_inductor.graph.term import (
+    FLOAT_DTYPES,
+    Term,
+    held_dtype,
+    is_transparent_view,
+    operand_classes,
+    same_dim,
+    strip,
+)
+from mi300_inductor.op_schemas import FP8_DTYPES, MAX_SCALES
+
+Producer = RmsNorm | SiluMul
+
+
+@dataclass(frozen=True, eq=False)
+class Reader:
+    """A quantisation that reads a producer's result, rounded to `y_dtype`."""
+
+    quantize: Quantize
+    y_dtype: torch.dtype
+    dynamic: DynamicScale | None
+    group_size: int
+
+    def key(self) -> tuple[object, ...]:
+        """Readers with equal keys can share one operator (static scales only)."""
+        if self.dynamic is not None:
+            return ("dynamic", self.quantize.root.node.name)
+        return ("static", self.y_dtype, *self.quantize.target())
+
+
+def fuse(
+    facts: Sequence[Fact], canonical: Canonicaliser, legality: Legality, disabled: frozenset[str]
+) -> Plan:
+    """Composes the facts of a graph into regions that do not overlap."""
+    plan = Plan()
+    scales = {f.root: f for f in facts if isinstance(f, DynamicScale)}
+    producers = {f.root: f for f in facts if isinstance(f, (RmsNorm, SiluMul))}
+    readers: dict[Term, list[Reader]] = defaultdict(list)
+    unread: dict[Quantize, Refusal] = {}
+    for fact in facts:
+        if isinstance(fact, Quantize):
+            found = _reader(fact, scales, producers)
+            if isinstance(found, Refusal):
+                unread[fact] = found
+            else:
+                readers[_source(fact.y)].append(found)
+    fused: set[Fact] = set()
+    casts = _casts_of(canonical)
+    for root in sorted(producers, key=lambda root: (-len(readers[root]), root.node.name)):
+        candidates = _candidates(producers[root], readers[root], casts)
+        _take_first(plan, legality, [c for c in candidates if c.kind not in disabled], fused)
+    for fact in facts:
+        if isinstance(fact, Matmul) and "skinny_gemm" not in disabled:
+            _take_first(plan, legality, [_matmul_region(fact)], fused)
+        elif isinstance(fact, Quantize) and fact not in fused:
+            reason = unread.get(fact) or Refusal(
+                "the norm or activation that feeds it was fused without it",
+                "See the refusal of that fusion.",
+            )
+            plan.refuse("quant", fact.root, [reason])
+    return plan
+
+
+def _take_first(
+    plan: Plan, legality: Legality, candidates: Sequence[Region], fused: set[Fact]
+) -> None:
+    """Adds the first legal region; refuses the first kind that was not legal in any form."""
+    refusals: dict[str, Refusal] = {}
+    for region in candidates:
+        result = legality.check(region)
+        if not isinstance(result, Refusal):
+            plan.regions.append((region, result))
+            fused.update(region.facts)
+            refusals.pop(region.kind, None)
+            break
+        refusals[region.kind] = result
+    for kind, refusal in list(refusals.items())[:1]:
+        plan.refuse(kind, candidates[0].rows, [refusal])
+
+
+def _source(y: Term) -> Term:
+    """The value behind casts and views, views that split the last dimension included."""
+    y = strip(y)
+    while y.op == "view" and _split(y):
+        y = strip(y.args[0])
+    return y
+
+
+def _split(view: Term) -> int:
+    """Group size of a view that splits the last dimension into groups; 0 for other views."""
+    old, new = view.args[0].shape, view.shape
+    if not old or not new or is_transparent_view(view):
+        return 0
+    hidden, group = old[-1], new[-1]
+    if isinstance(hidden, int) and isinstance(group, int) and 0 < group < hidden:
+        return group if hidden % group == 0 else 0
+    return 0
+
+
+def _reader(
+    fact: Quantize, scales: dict[Term, DynamicScale], producers: dict[Term, Producer]
+) -> Reader | Refusal:
+    """How a quantisation reads a norm or activation, or why it does not."""
+    producer = producers.get(_source(fact.y))
+    if producer is None:
+        return Refusal(
+            "the quantised value is not the result of an RMSNorm or of SiLU*mul, so there is no "
+            "kernel to merge it into",
+            "Nothing to change: Inductor compiles the quantisation.",
+        )
+    if fact.root.dtype not in FP8_DTYPES:
+        names = ", ".join(str(dtype) for dtype in FP8_DTYPES)
+        return Refusal(f"{fact.root.dtype} is not supported, expected one of {names}", "Use one.")
+    y_dtype = held_dtype(fact.y)
+    group = next((_split(v) for v in _views(fact.y)), 0)
+    if y_dtype is None:
+        return Refusal("the value is rounded twice before it is quantised", "Cast once.")
+    dynamic = scales.get(fact.scale)
+    if dynamic is not None and _same_value(dynamic.y, fact.y, dynamic.over):
+        size = 0 if dynamic.over == "all" else group or -1
+        return Reader(fact, y_dtype, dynamic, size)
+    if all(same_dim(dim, 1) for dim in fact.scale.shape):
+        return Reader(fact, y_dtype, None, 0)
+    return Refusal(
+        f"the scale {fact.scale.node.name} has one value per row but does not follow from the "
+        "largest absolute value of that row in a known way",
+        "Compute it as y.abs().amax(-1, keepdim=True).float() / 448, or use one static scale.",
+    )
+
+
+def _views(y: Term) -> Iterator[Term]:
+    while y.op in ("cast", "view"):
+        if y.op == "view" and _split(y):
+            yield y
+        y = y.args[0]
+
+
+def _same_value(amax_of: Term, quantised: Term, over: str) -> bool:
+    if _source(amax_of) is not _source(quantised) or held_dtype(amax_of) != held_dtype(quantised):
+        return False
+    return over == "all" or same_dim(amax_of.shape[-1], quantised.shape[-1])
+
+
+def _casts_of(canonical: Canonicaliser) -> dict[Term, list[Term]]:
+    """Value to the narrowing casts that read it directly or through a view."""
+    casts: dict[Term, list[Term]] = defaultdict(list)
+    for term in canonical.terms:
+        if term.op == "cast" and term.dtype != torch.float32 and term.nodes:
+            casts[strip(term)].append(term)
+    return casts
+
+
+def _candidates(
+    producer: Producer, readers: Sequence[Reader], casts: Mapping[Term, list[Term]]
+) -> Iterator[Region]:
+    """Regions for a norm or an activation, the one with the most gain first."""
+    groups: dict[tuple[object, ...], list[Reader]] = defaultdict(list)
+    for reader in readers:
+        groups[reader.key()].append(reader)
+    choices = sorted(groups.values(), key=lambda group: -min(len(group), MAX_SCALES))
+    adds = _residual_adds(producer, casts) if isinstance(producer, RmsNorm) else [None]
+    for quants in [*(group[:MAX_SCALES] for group in choices), []]:
+        for add in adds:
+            for wants_y in (False, True) if quants else (True,):
+                yield _producer_region(
+                    producer, add, quants, wants_y, casts.get(producer.root, [])
+                )
+
+
+@dataclass(frozen=True, eq=False)
+class _Add:
+    """A residual add: operands, dtype that the norm sees, and the term of the stored sum."""
+
+    operands: tuple[Term, Term]
+    sum_dtype: torch.dtype
+    stored: Term
+
+
+def _residual_adds(norm: RmsNorm, casts: Mapping[Term, list[Term]]) -> list[_Add | None]:
+    """The residual adds that can be merged into a norm, and None for no add."""
+    add = norm.x.args[0] if norm.x.op == "cast" else norm.x
+    if add.op != "add" or len(add.args) != 2 or norm.x.dtype is None:
+        return [None]
+    for operand in add.args:
+        if operand.dtype not in FLOAT_DTYPES or "full" not in operand_classes(operand, add):
+            return [None]
+    operands = (_unwidened(add.args[0]), _unwidened(add.args[1]))
+    # The norm may read the fp32 sum while only the stored residual is rounded (vLLM's order).
+    stored = [norm.x, *(casts.get(norm.x, []) if norm.x.dtype == torch.float32 else [])]
+    return [*(_Add(operands, norm.x.dtype, term) for term in reversed(stored)), None]
+
+
+def _unwidened(term: Term) -> Term:
+    """The value before casts to fp32, which the operator makes itself; the shape stays."""
+    while term.op == "cast" and term.dtype == torch.float32:
+        term = term.args[0]
+    return term
+
+
+def _producer_region(
+    producer: Producer,
+    add: _Add | None,
+    readers: Sequence[Reader],
+    wants_y: bool,
+    casts: Sequence[Term],
+) -> Region:
+    root = producer.root
+    assert root.dtype is not None
+    y_dtype = readers[0].y_dtype if readers else root.dtype
+    narrow = [cast for cast in casts if cast.dtype == y_dtype]
+    if not readers and len({cast.dtype for cast in casts}) == 1:
+        # Every reader may want the rounded result; legality says whether that is so.
+        users = {user for node in root.nodes for user in node.users}
+        if users <= {node for cast in casts for node in cast.nodes}:
+            narrow, y_dtype = list(casts), casts[0].dtype or y_dtype
+    y_terms = [root] if y_dtype == root.dtype else narrow
+    inputs, params = _producer_arguments(producer, add, y_dtype)
+    outputs: dict[str, list[list[Term]]] = {}
+    if add is not None:
+        outputs["residual_out"] = [[add.stored]]
+    if wants_y:
+        outputs["y"] = [y_terms]
+    prefix = "silu_mul" if isinstance(producer, SiluMul) else "rms_norm"
+    prefix = prefix if add is None else f"add_{prefix}"
+    facts: list[Fact] = [producer]
+    op = prefix
+    if readers:
+        first = readers[0].quantize
+        outputs["q"] = [[reader.quantize.root] for reader in readers]
+        facts.extend(reader.quantize for reader in readers)
+        dynamic = readers[0].dynamic
+        if dynamic is not None:
+            op = f"{prefix}_quant_dynamic"
+            outputs["scale"] = [[dynamic.root]]
+            facts.append(dynamic)
+            params |= {
+                "group_size": readers[0].group_size,
+                "scale_form": dynamic.scale_form,
+                "scale_const": dynamic.scale_const,
+                "amax_min": dynamic.amax_min,
+                "scale_min": dynamic.scale_min,
+            }
+        else:
+            op = f"{prefix}_quant"
+            inputs["scales"] = [reader.quantize.scale for reader in readers]
+        params |= {
+            "q_dtype": first.root.dtype,
+            "scaling": first.scaling,
+            "scaled_dtype": first.scaled_dtype,
+            "clamp_min": first.clamp_min,
+            "clamp_max": first.clamp_max,
+            "return_y": wants_y,
+        }
+    kind = f"{prefix}_quant" if readers else prefix
+    return Region(kind, op, inputs, params, outputs, root, tuple(facts))
+
+
+def _producer_arguments(
+    producer: Producer, add: _Add | None, y_dtype: torch.dtype
+) -> tuple[dict[str, Term | list[Term] | None], dict[str, Any]]:
+    if isinstance(producer, SiluMul):
+        return {"gate": producer.gate, "up": producer.up}, {
+            "sigmoid_dtype": producer.sigmoid_dtype,
+            "act_dtype": producer.act_dtype,
+            "y_dtype": y_dtype,
+        }
+    inputs: dict[str, Term | list[Term] | None] = {"x": producer.x}
+    params: dict[str, Any] = {}
+    if add is not None:
+        inputs = {"x": add.operands[0], "residual": add.operands[1]}
+        params = {"sum_dtype": add.sum_dtype, "residual_dtype": add.stored.dtype}
+    inputs["weight"] = producer.weight
+    return inputs, params | {
+        "eps": producer.eps,
+        "weight_offset": producer.weight_offset,
+        "norm_dtype": producer.norm_dtype,
+        "y_dtype": y_dtype,
+    }
+
+
+def _matmul_region(fact: Matmul) -> Region:
+    inputs: dict[str, Term | list[Term] | None] = {
+        "a": fact.a,
+        "weight": fact.b,
+        "scale_a": fact.scale_a,
+        "scale_b": fact.scale_b,
+        "bias": fact.bias,
+        "addend": None,
+    }
+    return Region(
+        kind="skinny_gemm",
+        op="skinny_gemm",
+        inputs=inputs,
+        params={"out_dtype": fact.root.dtype},
+        outputs={"out": [[fact.root]]},
+        rows=fact.root,
+        facts=(fact,),
+    )

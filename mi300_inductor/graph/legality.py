@@ -1,0 +1,165 @@
+"""Whether a region may be replaced: nothing inside is needed elsewhere, no cycle, no write between.
+
+Works on FX nodes, because terms merge nodes that compute the same value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from mi300_inductor.graph.canonicalise import Canonicaliser
+from mi300_inductor.graph.meaning import Refusal
+from mi300_inductor.graph.region import Region
+from mi300_inductor.graph.term import strip_widening
+
+
+@dataclass(frozen=True)
+class _Taken:
+    kind: str
+    inputs: frozenset[fx.Node]
+
+
+class Legality:
+    """Checks regions of one graph and remembers which nodes are taken."""
+
+    def __init__(self, graph: fx.Graph, canonical: Canonicaliser) -> None:
+        self._canonical = canonical
+        self._order = {node: index for index, node in enumerate(graph.nodes)}
+        self._writes = [self._order[node] for node in graph.nodes if _writes(node)]
+        self._is_training = any(
+            node.op == "placeholder" and node.name.startswith(("primals", "tangents"))
+            for node in graph.nodes
+        )
+        self._taken: dict[fx.Node, _Taken] = {}
+        self._has_jumps = False
+
+    def check(self, region: Region) -> Refusal | frozenset[fx.Node]:
+        """The nodes a region replaces (outputs included), or the first reason why it may not.
+
+        A returned region counts as taken: later regions may not overlap it.
+        """
+        outputs = set(region.output_nodes())
+        inputs = {node for term in region.input_terms() for node in term.nodes}
+        nodes = self._nodes_between(outputs, inputs)
+        derived = {n for n in nodes - outputs if self._is_derived(n, outputs, inputs)}
+        refusal = (
+            self._overlap(nodes - derived)
+            or self._needed_elsewhere(nodes, outputs | derived)
+            or self._cycle(inputs, outputs)
+            or self._write_between(nodes)
+            or _several_devices(inputs, outputs)
+        )
+        if refusal is not None:
+            return refusal
+        taken = _Taken(region.kind, frozenset(inputs))
+        self._taken.update(dict.fromkeys(nodes - derived, taken))
+        first = min(self._order[node] for node in outputs)
+        self._has_jumps |= any(self._order[node] > first for node in inputs)
+        return frozenset(nodes)
+
+    def _nodes_between(self, outputs: set[fx.Node], inputs: set[fx.Node]) -> set[fx.Node]:
+        nodes: set[fx.Node] = set()
+        pending = list(outputs)
+        while pending:
+            node = pending.pop()
+            if node in nodes or node in inputs or node.op in ("placeholder", "get_attr"):
+                continue
+            nodes.add(node)
+            pending.extend(node.all_input_nodes)
+        return nodes
+
+    def _overlap(self, nodes: Iterable[fx.Node]) -> Refusal | None:
+        for node in nodes:
+            if node in self._taken:
+                return Refusal(
+                    f"{node.name} already belongs to a fusion of kind {self._taken[node].kind}",
+                    "Nothing to change: the other fusion saves more.",
+                )
+        return None
+
+    def _needed_elsewhere(
+        self, nodes: set[fx.Node], available: set[fx.Node]
+    ) -> Refusal | None:
+        for node in sorted(nodes - available, key=self._order.__getitem__):
+            outside = [user for user in node.users if user not in nodes]
+            if not outside:
+                continue
+            user = min(outside, key=self._order.__getitem__)
+            if user.op != "output":
+                return Refusal(
+                    f"{node.name}, a value inside the fusion, is also used by {user.name}",
+                    "Use the input or the result of the fused part there instead.",
+                )
+            if self._is_training:
+                return Refusal(
+                    f"{node.name}, a value inside the fusion, is saved for backward",
+                    "Use torch.no_grad() (or torch.inference_mode()) if no gradient is needed.",
+                )
+            return Refusal(
+                f"{node.name}, a value inside the fusion, is a result of the graph",
+                "Do not return this value.",
+            )
+        return None
+
+    def _is_derived(self, node: fx.Node, outputs: set[fx.Node], inputs: set[fx.Node]) -> bool:
+        """Whether a node stays cheap to compute: a constant, or a cast or view of an end."""
+        if not node.all_input_nodes:
+            return True
+        term = self._canonical.term(node)
+        base = strip_widening(term)
+        if base is term:
+            return False
+        return any(source in outputs or source in inputs for source in base.nodes)
+
+    def _cycle(self, inputs: set[fx.Node], outputs: set[fx.Node]) -> Refusal | None:
+        """Refuses when an input depends on an output, regions taken before being one node each."""
+        first = min(self._order[node] for node in outputs)
+        pending, seen = list(inputs), set[fx.Node]()
+        while pending:
+            node = pending.pop()
+            if node in outputs:
+                return Refusal(
+                    f"an input of the fusion is computed from {node.name}, one of its results",
+                    "Compute it (a scale, for example) from something else.",
+                )
+            # What comes before the first output cannot depend on it, unless a region taken before
+            # has inputs behind its first output.
+            if node in seen or (self._order[node] < first and not self._has_jumps):
+                continue
+            seen.add(node)
+            pending.extend(node.all_input_nodes)
+            if node in self._taken:
+                pending.extend(self._taken[node].inputs)
+        return None
+
+    def _write_between(self, nodes: set[fx.Node]) -> Refusal | None:
+        positions = [self._order[node] for node in nodes]
+        if any(min(positions) < write < max(positions) for write in self._writes):
+            return Refusal(
+                "a write in place stands between the parts",
+                "Write after the fused part, or out of place.",
+            )
+        return None
+
+
+def _writes(node: fx.Node) -> bool:
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
+
+
+def _several_devices(inputs: Iterable[fx.Node], outputs: Iterable[fx.Node]) -> Refusal | None:
+    devices = {
+        node.meta["val"].device
+        for node in (*inputs, *outputs)
+        if isinstance(node.meta.get("val"), torch.Tensor)
+    }
+    if len(devices) > 1:
+        names = " and ".join(sorted(str(device) for device in devices))
+        return Refusal(f"the tensors are on {names}", "Move them to one device.")
+    return None
+
+

@@ -1,0 +1,150 @@
+"""Second stage: facts about a graph, and the reasons where something only looks like one.
+
+Every meaning's spellings are tried at every term whose operation fits the root of the pattern; the
+largest match at a root wins. The result is independent of the order of nodes. A term that looks
+like a meaning (its anchor) but belongs to no fact gets a `Miss` with the furthest failure.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mi300_inductor.graph.canonicalise import Canonicaliser
+from mi300_inductor.graph.meaning import Fact, Meaning, Refusal
+from mi300_inductor.graph.registry import examples_of, meanings, user_spellings
+from mi300_inductor.graph.spelling import Failure, Match, Spelling, compile_spelling
+from mi300_inductor.graph.term import Term
+from mi300_inductor.inductor import decomposition_table
+
+
+@dataclass(frozen=True, eq=False)
+class Miss:
+    """An anchor that belongs to no fact: why, and what to change."""
+
+    meaning: Meaning
+    anchor: Term
+    refusal: Refusal
+
+
+@dataclass(frozen=True, eq=False)
+class Recognition:
+    """Everything the recogniser found in a graph."""
+
+    facts: tuple[Fact, ...]
+    misses: tuple[Miss, ...]
+
+
+@functools.cache
+def compiled(meaning_name: str) -> tuple[Spelling, ...]:
+    """The matchers of a meaning, spellings of users included; equal patterns are one matcher."""
+    meaning = next(m for m in meanings() if m.name == meaning_name)
+    table = decomposition_table()
+    found: dict[str, Spelling] = {}
+    for function in (*meaning.spellings, *user_spellings(meaning_name)):
+        for example in examples_of(meaning, function):
+            spelling = compile_spelling(function, example, meaning.roles, table)
+            known = found.get(spelling.key)
+            found[spelling.key] = known.merged(spelling) if known else spelling
+    return tuple(found.values())
+
+
+def recognise(canonical: Canonicaliser) -> Recognition:
+    """Finds every fact in a graph and explains every anchor without one."""
+    by_op: dict[str, list[Term]] = defaultdict(list)
+    for term in canonical.terms:
+        if term.nodes:
+            by_op[term.op].append(term)
+    facts: list[Fact] = []
+    misses: list[Miss] = []
+    for meaning in meanings():
+        found, refused = _facts_of(meaning, by_op)
+        facts.extend(found)
+        misses.extend(_misses_of(meaning, canonical.terms, by_op, found, refused))
+    return Recognition(tuple(facts), tuple(misses))
+
+
+def _facts_of(
+    meaning: Meaning, by_op: Mapping[str, list[Term]]
+) -> tuple[list[Fact], list[tuple[Match, Refusal]]]:
+    matches: list[Match] = []
+    for spelling in compiled(meaning.name):
+        for term in by_op.get(spelling.root.op, ()):
+            match = spelling.match(term)
+            if match is not None:
+                matches.append(match)
+    # The largest match first: what lies inside it is a part of the same meaning.
+    matches.sort(key=lambda match: -len(match.values))
+    facts: list[Fact] = []
+    refused: list[tuple[Match, Refusal]] = []
+    inside: set[Term] = set()
+    for match in matches:
+        if match.root in inside:
+            continue
+        fact = meaning.describe(match)
+        if isinstance(fact, Refusal):
+            refused.append((match, fact))
+            continue
+        facts.append(fact)
+        inside.update(match.values.values())
+    return facts, refused
+
+
+def _misses_of(
+    meaning: Meaning,
+    terms: Sequence[Term],
+    by_op: Mapping[str, list[Term]],
+    facts: Sequence[Fact],
+    refused: Sequence[tuple[Match, Refusal]],
+) -> list[Miss]:
+    covered = {term for fact in facts for term in fact.match.values.values()}
+    anchors = [t for t in terms if t.nodes and t not in covered and meaning.anchor(t)]
+    if not anchors:
+        return []
+    users = _users_of(terms)
+    misses: list[Miss] = []
+    for anchor in anchors:
+        refusal = next((r for m, r in refused if anchor in m.values.values()), None)
+        if refusal is None:
+            refusal = _diagnose(meaning, anchor, users, by_op)
+        misses.append(Miss(meaning, anchor, refusal))
+    return misses
+
+
+def _users_of(terms: Sequence[Term]) -> Mapping[Term, list[Term]]:
+    users: dict[Term, list[Term]] = defaultdict(list)
+    for term in terms:
+        for operand in term.args:
+            users[operand].append(term)
+    return users
+
+
+def _diagnose(
+    meaning: Meaning,
+    anchor: Term,
+    users: Mapping[Term, list[Term]],
+    by_op: Mapping[str, list[Term]],
+) -> Refusal:
+    """The furthest failure of any spelling at any term that reads the anchor's value."""
+    roots, frontier = [anchor], [anchor]
+    for _ in range(_REACH):
+        frontier = [user for term in frontier for user in users.get(term, ())]
+        roots.extend(frontier)
+    furthest: Failure | None = None
+    for root in dict.fromkeys(roots):
+        for spelling in compiled(meaning.name):
+            if spelling.root.op != root.op:
+                continue
+            failures: list[Failure] = []
+            spelling.match(root, failures)
+            for failure in failures:
+                if furthest is None or failure.progress > furthest.progress:
+                    furthest = failure
+    reason = furthest.reason if furthest is not None else "no spelling begins like this"
+    return Refusal(reason, meaning.hint)
+
+
+# How many operations and casts may lie between an anchor and the result of its meaning.
+_REACH = 6

@@ -1,0 +1,200 @@
+"""Last stage, and the only place that changes the graph: a region becomes one operator call.
+
+For each region the operator and the nodes that unpack its outputs are put behind the last of its
+inputs, uses of the replaced nodes are redirected, and what nobody reads any more is erased. At the
+end the graph is sorted again, keeping the original order wherever that is possible.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import networkx
+import torch
+from torch import fx
+from torch._subclasses import FakeTensor
+
+from mi300_inductor.graph.region import Region
+from mi300_inductor.graph.term import Term, same_dim, same_shape
+from mi300_inductor.op_schemas import overload
+
+
+class Rewriter:
+    """Rewrites regions of one graph; call `finish` after the last one."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self._graph = graph
+        self._order = {node: float(index) for index, node in enumerate(graph.nodes)}
+        self._replaced: dict[fx.Node, fx.Node] = {}
+        values = (node.meta.get("val") for node in graph.nodes)
+        self._fake_mode = next(v.fake_mode for v in values if isinstance(v, FakeTensor))
+
+    def rewrite(self, region: Region, nodes: frozenset[fx.Node]) -> fx.Node:
+        """Replaces a region; returns the call of the operator."""
+        sources = [self._node(term) for term in region.input_terms() if not term.is_const]
+        last = max(sources, key=self._order.__getitem__, default=None)
+        first_output = min(region.output_nodes(), key=self._order.__getitem__)
+        before = last.next if last is not None else first_output
+        with self._graph.inserting_before(before):
+            call = self._call(region, first_output)
+            self._redirect(region, call, first_output)
+        position = self._order[last] if last is not None else self._order[first_output]
+        self._number_new_nodes(position)
+        self._erase_unused(nodes)
+        return call
+
+    def finish(self) -> None:
+        """Sorts the graph so that every value is defined before it is used, and checks it."""
+        nodes = [node for node in self._graph.nodes if node.op != "output"]
+        dag = networkx.DiGraph()
+        dag.add_nodes_from(nodes)
+        for node in nodes:
+            dag.add_edges_from((operand, node) for operand in node.all_input_nodes)
+        ordered = networkx.lexicographical_topological_sort(dag, key=self._order.__getitem__)
+        previous = None
+        for node in list(ordered):
+            if previous is not None and previous.next is not node:
+                previous.append(node)
+            previous = node
+        self._graph.lint()
+
+    def _node(self, term: Term) -> fx.Node:
+        """The earliest node that holds a term's value now."""
+        node = min(term.nodes, key=self._order.__getitem__)
+        while node in self._replaced:
+            node = self._replaced[node]
+        return node
+
+    def _call(self, region: Region, like: fx.Node) -> fx.Node:
+        operation = overload(region.op)
+        arguments: list[Any] = []
+        for argument in operation._schema.arguments:
+            name = argument.name
+            if name in region.params:
+                arguments.append(region.params[name])
+            else:
+                arguments.append(self._input(region, name, region.inputs[name], like))
+        return self._new(operation, tuple(arguments), like)
+
+    def _input(
+        self, region: Region, name: str, value: Term | list[Term] | None, like: fx.Node
+    ) -> Any:
+        shape = region.rows.shape
+        if value is None:
+            return None
+        if isinstance(value, list):
+            return [self._scale(term, like) for term in value]
+        if name in ("x", "residual", "gate", "up"):
+            return self._reshaped(self._node(value), shape, like)
+        if name == "weight" and region.op == "skinny_gemm":
+            return self._transposed(self._node(value), like)
+        if name == "weight":
+            return self._reshaped(self._node(value), shape[-1:], like)
+        return self._node(value)
+
+    def _scale(self, term: Term, like: fx.Node) -> fx.Node:
+        """A static scale as an fp32 tensor of one element."""
+        if term.is_const:
+            device = like.meta["val"].device
+            return self._new(
+                torch.ops.aten.full.default,
+                ([1], term.value),
+                like,
+                {"dtype": torch.float32, "device": device, "pin_memory": False},
+            )
+        if term.dtype != torch.float32:
+            convert = torch.ops.prims.convert_element_type.default
+            return self._new(convert, (self._node(term), torch.float32), like)
+        return self._node(term)
+
+    def _transposed(self, node: fx.Node, like: fx.Node) -> fx.Node:
+        """The [n, k] tensor of which a matmul's second operand is the transpose."""
+        permute = torch.ops.aten.permute.default
+        if node.target is permute and list(node.args[1]) in ([1, 0], [-1, -2]):  # type: ignore[arg-type]
+            source = node.args[0]
+            assert isinstance(source, fx.Node)
+            return source
+        return self._new(permute, (node, [1, 0]), like)
+
+    def _redirect(self, region: Region, call: fx.Node, like: fx.Node) -> None:
+        returns = [ret.name for ret in call.target._schema.returns]  # type: ignore[union-attr]
+        for index, name in enumerate(returns):
+            stacked = region.outputs.get(name or "out")
+            if stacked is None:
+                continue
+            value = call
+            if len(returns) > 1:
+                value = self._new(operator.getitem, (call, index), like)
+            for position, terms in enumerate(stacked):
+                part = value
+                if len(stacked) > 1:
+                    select = torch.ops.aten.select.int
+                    part = self._new(select, (value, 0, position), like)
+                for term in terms:
+                    for node in term.nodes:
+                        self._replace(node, part)
+
+    def _replace(self, node: fx.Node, value: fx.Node) -> None:
+        shaped = self._reshaped(value, node.meta["val"].shape, node)
+        is_result = any(user.op == "output" for user in node.users)
+        if is_result and value.target is torch.ops.aten.select.int:
+            # A slice of the stacked result would keep all of it alive behind the user's back.
+            shaped = self._new(torch.ops.aten.clone.default, (shaped,), node)
+        node.replace_all_uses_with(shaped, propagate_meta=False)
+        self._replaced[node] = shaped
+
+    def _reshaped(self, node: fx.Node, shape: Sequence[Any], like: fx.Node) -> fx.Node:
+        if same_shape(tuple(node.meta["val"].shape), tuple(shape)):
+            return node
+        symbolic = [dim for dim in shape if not isinstance(dim, int)]
+        if len(symbolic) == 1:
+            sizes = [dim if isinstance(dim, int) else -1 for dim in shape]
+        else:
+            sizes = [self._size(dim, node) for dim in shape]
+        return self._new(torch.ops.aten.reshape.default, (node, sizes), like)
+
+    def _size(self, dim: Any, source: fx.Node) -> Any:
+        """A size as an argument: a number, or a node that holds the symbol."""
+        if isinstance(dim, int):
+            return dim
+        for node in self._graph.find_nodes(op="placeholder"):
+            value = node.meta.get("val")
+            if isinstance(value, torch.SymInt) and same_dim(value, dim):
+                return node
+        for tensor in (source, *self._graph.find_nodes(op="placeholder")):
+            value = tensor.meta.get("val")
+            for index, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+                if same_dim(size, dim):
+                    return self._new(torch.ops.aten.sym_size.int, (tensor, index), source)
+        raise RuntimeError(
+            f"rewrite: a size cannot be expressed; got {dim}, expected a size of an input. "
+            "Please report the model."
+        )
+
+    def _new(
+        self, target: Any, args: tuple[Any, ...], like: fx.Node, kwargs: dict[str, Any] | None = None
+    ) -> fx.Node:
+        """A new call with the metadata that later passes rely on."""
+        node = self._graph.call_function(target, args, kwargs or {})
+        fake_args, fake_kwargs = fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+        with self._fake_mode:
+            node.meta["val"] = target(*fake_args, **fake_kwargs)
+        for key in ("stack_trace", "original_aten", "from_node"):
+            if key in like.meta:
+                node.meta[key] = like.meta[key]
+        return node
+
+    def _number_new_nodes(self, position: float) -> None:
+        """Gives new nodes places just behind a position, in the order of their creation."""
+        fresh = [node for node in self._graph.nodes if node not in self._order]
+        for count, node in enumerate(fresh, 1):
+            self._order[node] = position + count / (len(fresh) + 1)
+
+    def _erase_unused(self, nodes: frozenset[fx.Node]) -> None:
+        for node in sorted(nodes, key=self._order.__getitem__, reverse=True):
+            if not node.users:
+                self._graph.erase_node(node)
+
+

@@ -1,0 +1,305 @@
+"""Spellings: plain PyTorch functions compiled into matchers.
+
+A meaning (RMSNorm, quantisation, ...) is written in `patterns/` as ordinary functions. Each is
+traced in fp32 through Inductor's decompositions and through the same canonicaliser as the user's
+graph, which makes it a term. Its tensor parameters are variables; so are its scalar parameters
+(eps, bounds), which are traced with marker numbers, and the FP8 dtype. Dtypes are no part of the
+pattern: where the user's graph rounds is read from the match afterwards.
+
+Matching is a backtracking walk from the pattern's root. Commutative operands match either way,
+casts and views that keep the last dimension are looked through, and the furthest failure is kept,
+because it is the reason the user gets.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.func import functionalize
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from mi300_inductor.graph.canonicalise import Canonicaliser
+from mi300_inductor.graph.term import Term, operand_classes, strip, strip_widening
+from mi300_inductor.inductor import outside_fake_mode
+
+COMMUTATIVE = frozenset({"add", "mul"})
+ELEMENTWISE = frozenset({"add", "mul", "div", "sub", "max", "min"})
+
+# Sizes of the example tensors: distinct, so that no size is mistaken for another.
+ROWS, HIDDEN = 5, 112
+# Marker numbers for scalar parameters: exact in fp32, and no result of any formula here.
+MARKERS = (0.01171875, 7.15625, 301.75, 0.000762939453125, 1234.5)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a spelling stopped matching; `progress` counts the operations matched before."""
+
+    progress: int
+    term: Term
+    reason: str
+
+
+@dataclass
+class Match:
+    """A spelling found in a graph.
+
+    Attributes:
+        spelling: The spelling that matched.
+        root: Term of the user's graph at the spelling's result.
+        variables: Parameter name to term: behind widening casts for tensors, a `const` for scalars.
+        values: Term of the pattern to the term of the user's graph that computes it.
+        uses: Term of the pattern to the unstripped term through which the user's graph reads it.
+    """
+
+    spelling: Spelling
+    root: Term
+    variables: dict[str, Term] = field(default_factory=dict)
+    values: dict[Term, Term] = field(default_factory=dict)
+    uses: dict[Term, Term] = field(default_factory=dict)
+
+    def copy(self) -> Match:
+        """A copy to backtrack to."""
+        return Match(
+            self.spelling, self.root, dict(self.variables), dict(self.values), dict(self.uses)
+        )
+
+    def scalar(self, name: str) -> float:
+        """The number bound to a scalar parameter."""
+        return self.variables[name].value
+
+    def value(self, role: str) -> Term | None:
+        """The user's term that plays a role of the meaning (see `Meaning.roles`)."""
+        pattern = self.spelling.roles.get(role)
+        return self.values.get(pattern) if pattern is not None else None
+
+    def use(self, role: str) -> Term | None:
+        """The user's term through which the next operation reads a role's value."""
+        pattern = self.spelling.roles.get(role)
+        return self.uses.get(pattern) if pattern is not None else None
+
+
+@dataclass(frozen=True, eq=False)
+class Spelling:
+    """A compiled pattern: the spellings it stands for, and the terms that play named roles."""
+
+    names: tuple[str, ...]
+    root: Term
+    variables: Mapping[Term, str]
+    roles: Mapping[str, Term]
+
+    @property
+    def key(self) -> str:
+        """Equal for spellings that compile to the same pattern."""
+        return _pattern_text(self.root, self.variables)
+
+    def merged(self, other: Spelling) -> Spelling:
+        """This matcher, standing for another spelling with the same pattern too."""
+        names = tuple(dict.fromkeys((*self.names, *other.names)))
+        return Spelling(names, self.root, self.variables, self.roles)
+
+    def match(self, term: Term, failures: list[Failure] | None = None) -> Match | None:
+        """Matches the spelling with its root at `term`; notes each failure in `failures`."""
+        start = Match(self, term)
+        for match in _match(self, self.root, term, start, failures):
+            return match
+        return None
+
+
+def _pattern_text(term: Term, variables: Mapping[Term, str]) -> str:
+    shape = shape_text(term)
+    if term in variables:
+        return f"${variables[term]}{shape}"
+    inner = [_pattern_text(a, variables) for a in term.args]
+    return f"{term.op}{term.attrs}({', '.join(inner)}){shape}"
+
+
+def _match(
+    spelling: Spelling, pattern: Term, use: Term, match: Match, failures: list[Failure] | None
+) -> Iterator[Match]:
+    """All ways to match a pattern term with the user's term `use`."""
+
+    def fail(reason: str, term: Term = use) -> None:
+        if failures is not None:
+            failures.append(Failure(len(match.values), term, reason))
+
+    name = spelling.variables.get(pattern)
+    if name is not None:
+        bound = strip_widening(use)
+        if pattern.is_const and not use.is_const:
+            fail(f"{name} is not a constant")
+            return
+        if pattern.is_const:
+            bound = use
+        previous = match.variables.get(name)
+        if previous is not None and previous is not bound:
+            fail(f"{name} is not the same value in both places where the formula reads it")
+            return
+        after = match.copy()
+        after.variables[name] = bound
+        after.uses[pattern] = use
+        yield after
+        return
+    if pattern.is_const:
+        if use.is_const and abs(use.value - pattern.value) <= 1e-7 * abs(pattern.value):
+            yield match
+        else:
+            fail(f"expected the number {pattern.value:g} here, found {describe(use)}")
+        return
+    found = strip(use)
+    known = match.values.get(pattern)
+    if known is not None:
+        if known is found:
+            yield match
+        else:
+            fail("the formula reads one value twice, the graph reads two different ones")
+        return
+    if found.op != pattern.op or found.attrs[:1] != pattern.attrs[:1]:
+        fail(f"expected {describe(pattern)} here, found {describe(found)}", found)
+        return
+    after = match.copy()
+    after.values[pattern] = found
+    after.uses[pattern] = use
+    orders = [found.args]
+    if pattern.op in COMMUTATIVE and len(found.args) == 2 and found.args[0] is not found.args[1]:
+        orders.append((found.args[1], found.args[0]))
+    for args in orders:
+        yield from _match_operands(spelling, pattern, found, args, after, failures)
+
+
+def _match_operands(
+    spelling: Spelling,
+    pattern: Term,
+    found: Term,
+    args: tuple[Term, ...],
+    match: Match,
+    failures: list[Failure] | None,
+) -> Iterator[Match]:
+    if len(args) != len(pattern.args):
+        return
+    if pattern.op in ELEMENTWISE:
+        for expected, operand in zip(pattern.args, args, strict=True):
+            allowed = operand_classes(expected, pattern)
+            actual = operand_classes(operand, found)
+            if not allowed & actual:
+                if failures is not None:
+                    reason = (
+                        f"an operand of {describe(found)} has shape {shape_text(operand)}, "
+                        f"expected one value per {_CLASS_WORDS[min(allowed)]}"
+                    )
+                    failures.append(Failure(len(match.values), found, reason))
+                return
+    matches = [match]
+    for expected, operand in zip(pattern.args, args, strict=True):
+        matches = [
+            after
+            for before in matches
+            for after in _match(spelling, expected, operand, before, failures)
+        ]
+    yield from matches
+
+
+_CLASS_WORDS = {
+    "column": "element of the last dimension",
+    "full": "element",
+    "row": "row",
+    "scalar": "tensor",
+}
+
+
+def describe(term: Term) -> str:
+    """A term in words for a reason: the operation, and the node where there is one."""
+    if term.is_const:
+        return f"the number {term.value:g}"
+    words = {
+        "mul": "a multiplication",
+        "add": "an addition",
+        "sub": "a subtraction",
+        "div": "a division",
+        "mean": "a mean over the last dimension",
+        "mean_other": "a mean over other dimensions",
+        "sum": "a sum over the last dimension",
+        "amax": "a maximum over the last dimension"
+        if term.attrs[:1] != ("all",)
+        else "a maximum over the whole tensor",
+        "max": "a lower bound",
+        "min": "an upper bound",
+        "to_fp8": "a cast to an FP8 dtype",
+    }
+    text = words.get(term.op, term.op if term.op != "leaf" else "a value")
+    if not term.nodes:
+        return text
+    node = term.node
+    target = getattr(node.target, "__name__", str(node.target))
+    if term.op == "leaf":
+        text = "a graph input" if node.op == "placeholder" else f"the result of {target}"
+    return f"{text} ({node.name})"
+
+
+def shape_text(term: Term) -> str:
+    """A shape as `[2, s0, 64]`."""
+    return "[" + ", ".join(str(d) for d in term.shape) + "]"
+
+
+def compile_spelling(
+    function: Callable[..., Any],
+    example: Mapping[str, torch.Tensor | None],
+    roles: Callable[[Term], dict[str, Term]],
+    decompositions: Mapping[Any, Callable[..., Any]],
+) -> Spelling:
+    """Traces a plain function into a matcher.
+
+    Args:
+        function: Its parameters are named as in `example`; it returns one tensor.
+        example: Parameter name to a tensor, or to None for a scalar variable.
+        roles: Finds the named terms of the meaning in the pattern.
+        decompositions: The table that the user's graph is decomposed with.
+
+    Raises:
+        ValueError: where the function has other parameters or returns something else.
+    """
+    names = list(inspect.signature(function).parameters)
+    unknown = [n for n in names if n not in example]
+    if unknown:
+        raise ValueError(
+            f"spelling {function.__name__}: unknown parameters; got {', '.join(unknown)}, expected "
+            f"names from {', '.join(example)}. Rename them."
+        )
+    markers = iter(MARKERS)
+    given = {n: next(markers) if example[n] is None else example[n] for n in names}
+    tensors = [n for n in names if isinstance(given[n], torch.Tensor)]
+
+    def traced(*args: torch.Tensor) -> Any:
+        return function(**{**given, **dict(zip(tensors, args, strict=True))})
+
+    inputs = [given[n] for n in tensors]
+    with torch.no_grad(), outside_fake_mode():
+        # Some decompositions write in place; the user's graph is functional, so this one must be.
+        decomposed = make_fx(traced, dict(decompositions), tracing_mode="fake")(*inputs)
+        module = make_fx(functionalize(decomposed), tracing_mode="fake")(*inputs)
+    canonical = Canonicaliser(module.graph)
+    output = module.graph.find_nodes(op="output")[0].args[0]
+    if not isinstance(output, torch.fx.Node):
+        raise ValueError(
+            f"spelling {function.__name__}: wrong result; got {output!r}, expected one tensor. "
+            "Return the value of the formula alone."
+        )
+    placeholders = module.graph.find_nodes(op="placeholder")
+    variables = {canonical.term(p): n for p, n in zip(placeholders, tensors, strict=True)}
+    scalars = {given[n]: n for n in names if example[n] is None}
+    for term in canonical.terms:
+        if term.is_const and term.value in scalars:
+            variables[term] = scalars[term.value]
+    root = strip(canonical.term(output))
+    missing = set(names) - set(variables.values())
+    if missing:
+        raise ValueError(
+            f"spelling {function.__name__}: parameters without effect; got "
+            f"{', '.join(sorted(missing))}, expected each to be read once as it is. Do not compute "
+            "with scalar parameters beforehand."
+        )
+    return Spelling((function.__name__,), root, variables, roles(root))

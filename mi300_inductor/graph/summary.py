@@ -1,0 +1,67 @@
+"""Regions and refusals in words and numbers, for the report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sympy
+from torch import fx
+
+from mi300_inductor.graph.recognise import Miss
+from mi300_inductor.graph.region import Refused, Region
+from mi300_inductor.graph.select import cost
+from mi300_inductor.report import Fusion, Rejection
+from mi300_inductor.report_graph import source_line
+
+
+def describe_fusion(region: Region, nodes: Sequence[fx.Node]) -> Fusion:
+    """The report's entry for a region; `nodes` are the replaced nodes in graph order."""
+    spent = cost(region)
+    return Fusion(
+        kind=region.kind,
+        nodes=tuple(node.name for node in nodes),
+        source=source_of(region.rows.node),
+        inputs=tuple(t.node.name for t in region.input_terms() if t.nodes),
+        outputs=tuple(dict.fromkeys(node.name for node in region.output_nodes())),
+        op=_call_text(region),
+        spelling=tuple(
+            dict.fromkeys(name for fact in region.facts for name in fact.match.spelling.names[:1])
+        ),
+        bytes_before=_number(spent.bytes_before),
+        bytes_after=_number(spent.bytes_after),
+        launches_before=spent.launches_before,
+        launches_after=spent.launches_after,
+    )
+
+
+def describe_refused(refused: Refused) -> Rejection:
+    """The report's entry for a fusion that would not have been legal."""
+    node = refused.term.node
+    return Rejection(
+        refused.kind, node.name, refused.refusal.reason, source_of(node), refused.refusal.hint
+    )
+
+
+def describe_miss(miss: Miss) -> Rejection:
+    """The report's entry for an anchor that no spelling matched."""
+    node = miss.anchor.node
+    return Rejection(
+        miss.meaning.kind, node.name, miss.refusal.reason, source_of(node), miss.refusal.hint
+    )
+
+
+def source_of(node: fx.Node) -> str:
+    """The model's line that a node comes from, as `file:line: code`; empty if torch kept none."""
+    return source_line(node.meta.get("stack_trace") or "")
+
+
+def _call_text(region: Region) -> str:
+    params = ", ".join(
+        f"{name}={str(value).removeprefix('torch.')}" for name, value in region.params.items()
+    )
+    return f"{region.op}({params})"
+
+
+def _number(expression: sympy.Expr) -> int | str:
+    simplified = sympy.simplify(expression)
+    return int(simplified) if simplified.is_Integer else str(simplified)

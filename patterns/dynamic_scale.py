@@ -1,0 +1,142 @@
+"""The scale of dynamic quantisation: from the largest |y| of a row, a group or the whole tensor.
+
+Before: abs, amax, clamp_min, div.  After: one more output of the kernel that makes y. A group is a
+row of y viewed as `[..., groups, group_size]`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mi300_inductor.graph.meaning import DynamicScale, Meaning, Refusal
+from mi300_inductor.graph.spelling import HIDDEN, ROWS, Match
+from mi300_inductor.graph.term import Term, held_dtype
+
+
+def _amax(y: Tensor) -> Tensor:
+    return y.abs().amax(-1, keepdim=True).float()
+
+
+def divided(y: Tensor, scale_const: float) -> Tensor:
+    """scale = amax / max of the format."""
+    return _amax(y) / scale_const
+
+
+def divided_bounded_amax(y: Tensor, scale_const: float, amax_min: float) -> Tensor:
+    """amax is bounded from below first."""
+    return _amax(y).clamp(min=amax_min) / scale_const
+
+
+def divided_bounded_scale(y: Tensor, scale_const: float, scale_min: float) -> Tensor:
+    """The scale is bounded from below."""
+    return (_amax(y) / scale_const).clamp(min=scale_min)
+
+
+def multiplied(y: Tensor, scale_const: float) -> Tensor:
+    """scale = amax * (1 / max of the format), the constant computed beforehand."""
+    return _amax(y) * scale_const
+
+
+def multiplied_bounded_amax(y: Tensor, scale_const: float, amax_min: float) -> Tensor:
+    """The same with amax bounded from below."""
+    return _amax(y).clamp(min=amax_min) * scale_const
+
+
+def multiplied_bounded_scale(y: Tensor, scale_const: float, scale_min: float) -> Tensor:
+    """The same with the scale bounded from below."""
+    return (_amax(y) * scale_const).clamp(min=scale_min)
+
+
+def inverse(y: Tensor, scale_const: float) -> Tensor:
+    """The reciprocal scale: max of the format / amax."""
+    return scale_const / _amax(y)
+
+
+def inverse_bounded_amax(y: Tensor, scale_const: float, amax_min: float) -> Tensor:
+    """The same with amax bounded from below."""
+    return scale_const / _amax(y).clamp(min=amax_min)
+
+
+def divided_whole_tensor(y: Tensor, scale_const: float) -> Tensor:
+    """One scale for the whole tensor."""
+    return y.abs().amax().float() / scale_const
+
+
+def divided_whole_tensor_bounded_amax(y: Tensor, scale_const: float, amax_min: float) -> Tensor:
+    """One scale for the whole tensor, amax bounded from below."""
+    return y.abs().amax().float().clamp(min=amax_min) / scale_const
+
+
+def divided_whole_tensor_bounded_scale(y: Tensor, scale_const: float, scale_min: float) -> Tensor:
+    """One scale for the whole tensor, bounded from below."""
+    return (y.abs().amax().float() / scale_const).clamp(min=scale_min)
+
+
+def _roles(root: Term) -> dict[str, Term]:
+    roles: dict[str, Term] = {"scale": root}
+    form = root.args[0] if root.op == "max" else root
+    roles["form"] = form
+    inner = form
+    while inner.op != "amax":
+        inner = next(a for a in inner.args if not a.is_const)
+    roles["amax"] = inner
+    return roles
+
+
+def _describe(match: Match) -> DynamicScale | Refusal:
+    form, amax = match.value("form"), match.value("amax")
+    use = match.use("form")
+    if form is None or amax is None or use is None or form.dtype != torch.float32:
+        return Refusal(
+            f"the scale is computed in {form.dtype if form else None}, expected float32",
+            "Convert amax with .float() before dividing.",
+        )
+    if held_dtype(use) != torch.float32 or match.root.dtype != torch.float32:
+        return Refusal("the scale is rounded below float32", "Keep the scale in float32.")
+    forms = {"mul": "amax_mul", "div": "div_amax" if form.args[0].is_const else "amax_div"}
+
+    def bound(name: str) -> float:
+        return match.scalar(name) if name in match.variables else 0.0
+
+    return DynamicScale(
+        match=match,
+        root=match.root,
+        y=match.variables["y"],
+        over=amax.attrs[0],
+        scale_form=forms[form.op],
+        scale_const=match.scalar("scale_const"),
+        amax_min=bound("amax_min"),
+        scale_min=bound("scale_min"),
+    )
+
+
+MEANING = Meaning(
+    name="dynamic_scale",
+    kind="quant",
+    spellings=(
+        divided,
+        divided_bounded_amax,
+        divided_bounded_scale,
+        multiplied,
+        multiplied_bounded_amax,
+        multiplied_bounded_scale,
+        inverse,
+        inverse_bounded_amax,
+        divided_whole_tensor,
+        divided_whole_tensor_bounded_amax,
+        divided_whole_tensor_bounded_scale,
+    ),
+    examples=(
+        {
+            "y": torch.ones(ROWS, HIDDEN),
+            "scale_const": None,
+            "amax_min": None,
+            "scale_min": None,
+        },
+    ),
+    roles=_roles,
+    describe=_describe,
+    anchor=lambda term: False,
+    hint="",
+)
