@@ -1,0 +1,62 @@
+# Every target sets up what it needs in .venv. To use an environment of your own instead (with the
+# torch for your card): make demo PY=python DEVICE=cuda
+
+PYTHON ?= python3
+VENV ?= .venv
+DEVICE ?= cpu
+ARGS ?=
+
+ifdef PY
+demo_env :=
+test_env :=
+else
+PY := $(VENV)/bin/python
+demo_env := $(VENV)/.demo
+test_env := $(VENV)/.test
+endif
+
+.PHONY: help demo test bench bench-mi300 lint format fuzz clean
+
+help:
+	@echo "make demo         compile an FP8 Llama; fusions, refusals, numerics, times; writes out/"
+	@echo "make test         run every test (ARGS= for pytest)"
+	@echo "make bench        the standard tables (python -m benchmarks for single ones)"
+	@echo "make bench-mi300  ours beside the published MI300X tables, on a machine with that card"
+	@echo "make lint         ruff and mypy"
+	@echo "make format       let ruff format the Python"
+	@echo "make fuzz         the long run of the property tests"
+	@echo "make clean        remove .venv, out and caches of the tools"
+	@echo "PY=python uses your environment instead of .venv; DEVICE=cuda runs on your card."
+
+demo: $(demo_env)
+	@$(PY) -m benchmarks.demo --device $(DEVICE) $(ARGS)
+
+test: $(test_env)
+	$(PY) -m pytest $(ARGS)
+
+bench: $(test_env)
+	$(PY) -m benchmarks all --device $(DEVICE) $(ARGS)
+
+bench-mi300: $(test_env)
+	$(PY) -m benchmarks mi300 $(ARGS)
+
+lint: $(test_env)
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+format: $(test_env)
+	$(PY) -m ruff format .
+
+fuzz: $(test_env)
+	$(PY) -m pytest -k fuzz --hypothesis-profile=fuzz $(ARGS)
+
+clean:
+	rm -rf $(VENV) out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(VENV)/.demo $(VENV)/.test: $(VENV)/.%: pyproject.toml .ci/constraints.txt
+	@echo "setting up $(VENV) for $* (once)"
+	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
+		--constraint .ci/constraints.txt --editable ".[$*]"
+	@touch $@

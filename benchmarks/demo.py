@@ -1,0 +1,286 @@
+"""The demo: an FP8 Llama decoded eagerly, with Inductor and with mi300, compared and explained.
+
+    python -m benchmarks.demo [--device cuda] [--quant none|static|per_token] [--rows 2] ...
+
+The weights are random, so nothing is downloaded. Every step of the compiled models is fed with
+eager's tokens: all tokens equal means that free greedy decoding gives the same text too, and until
+the last step the logits of equal contexts are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+import warnings
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+
+import torch
+import transformers
+from tabulate import tabulate
+from torch._dynamo.utils import counters
+
+import mi300_inductor as mi
+from benchmarks.decoding import Decoder, Decoding, llama_config, random_llama, random_prompts
+from mi300_inductor.report import GraphReport
+
+WORD = {"static": "FP8, static scales", "per_token": "FP8, scales per token", "none": "bf16"}
+
+
+class Console:
+    """Progress lines with the time since the start; in a terminal the last one is rewritten."""
+
+    def __init__(self) -> None:
+        self.start = time.monotonic()
+        self.phase = ""
+
+    def begin(self, phase: str) -> None:
+        self.phase = phase
+        self._show("", keep=False)
+
+    def __call__(self, detail: str) -> None:
+        self._show(detail, keep=False)
+
+    def end(self, detail: str) -> None:
+        self._show(detail, keep=True)
+
+    def _show(self, detail: str, keep: bool) -> None:
+        line = f"[{time.monotonic() - self.start:6.1f} s] {self.phase:<28} {detail}"
+        if sys.stdout.isatty():
+            print(f"\r\033[K{line}", end="\n" if keep else "", flush=True)
+        elif keep or detail.startswith("first"):
+            print(line.rstrip(), flush=True)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.demo", description=__doc__)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda (NVIDIA and AMD cards)")
+    parser.add_argument("--quant", default="static", choices=sorted(WORD))
+    parser.add_argument("--mode", help='of torch.compile, for example "reduce-overhead"')
+    for name, value, what in (
+        ("hidden", 1024, "width of the model"),
+        ("layers", 12, "number of decoder layers"),
+        ("vocab", 32000, "size of the vocabulary"),
+        ("rows", 2, "sequences decoded together; two more counts are tried at the end"),
+        ("prompt", 64, "tokens of the prompt"),
+        ("steps", 32, "decode steps"),
+        ("seed", 0, "of weights and prompt"),
+    ):
+        parser.add_argument(f"--{name}", type=int, default=value, help=f"{what} [{value}]")
+    parser.add_argument("--out", type=Path, default=Path("out"), help="folder of the report [out]")
+    args = parser.parse_args()
+    if args.rows < 2 or args.steps < 2:
+        parser.error("--rows and --steps must be 2 or more")
+    if args.device.startswith("cuda") and not torch.cuda.is_available():
+        parser.error("--device cuda: this torch sees no GPU; use --device cpu")
+    return args
+
+
+def places(layers: int, quant: str) -> dict[str, tuple[int, str]]:
+    """How many places of each kind a Llama of `layers` layers has, and where they are."""
+    linears = (7 * layers + 1, "the linears")
+    if quant == "none":
+        return {
+            "rms_norm": (1, "norm of the first layer"),
+            "add_rms_norm": (2 * layers, "residual add and norm"),
+            "silu_mul": (layers, "gate and up of the MLP"),
+            "skinny_gemm": linears,
+        }
+    return {
+        "rms_norm_quant": (1, "norm of the first layer, its quants"),
+        "add_rms_norm_quant": (2 * layers - 1, "residual add, norm, its quants"),
+        "add_rms_norm": (1, "the last norm (lm_head stays bf16)"),
+        "silu_mul_quant": (layers, "gate and up of the MLP, quant"),
+        "skinny_gemm": linears,
+    }
+
+
+def fusion_table(graphs: dict[str, GraphReport], layers: int, quant: str) -> str:
+    counts = {phase: graph.counts for phase, graph in graphs.items()}
+    expected = places(layers, quant)
+    rows = []
+    for kind in [*expected, *sorted(set().union(*counts.values()) - set(expected))]:
+        total, where = expected.get(kind, (0, "elsewhere"))
+        found = [count.get(kind, 0) for count in counts.values()]
+        rows.append([kind, where, total, *found, f"{found[-1] / layers:.2f}"])
+    return tabulate(rows, ["fused", "where", "places", *counts, "per layer"])
+
+
+def refusal_table(graphs: dict[str, GraphReport]) -> str:
+    seen = Counter(
+        (item.kind, item.reason, item.hint, item.source.split(": ")[-1].strip())
+        for graph in graphs.values()
+        for item in graph.rejected
+    )
+    if not seen:
+        return "none"
+    return "\n".join(
+        f"{count:4} x {kind}: {reason}\n         at: {source or '(no source line)'}\n"
+        f"         to get it: {hint}"
+        for (kind, reason, hint, source), count in seen.most_common()
+    )
+
+
+def compile_with(model: torch.nn.Module, backend: str, mode: str | None) -> torch.nn.Module:
+    torch._dynamo.reset()
+    counters.clear()
+    return torch.compile(model, backend=backend, mode=mode)
+
+
+def graph_count() -> int:
+    return counters["stats"]["unique_graphs"]
+
+
+def agreement_table(runs: dict[str, Decoding]) -> str:
+    eager = runs["eager"]
+    gaps = torch.stack(eager.logits).topk(2, -1).values.diff(dim=-1).abs()
+    rows = []
+    for name in ("inductor", "mi300"):
+        pairs = zip(runs[name].logits, eager.logits, strict=True)
+        worst = max((logits - exact).abs().max().item() for logits, exact in pairs)
+        equal = int((runs[name].tokens == eager.tokens).sum())
+        total = eager.tokens.numel()
+        rows.append([name, f"{equal} of {total}", f"{worst:.3g}", f"{gaps.median().item():.3g}"])
+    headers = [
+        "against eager",
+        "equal tokens",
+        "largest logit difference",
+        "eager's median top-2 gap",
+    ]
+    return tabulate(rows, headers, disable_numparse=True)
+
+
+def time_table(runs: dict[str, Decoding]) -> str:
+    mi300 = runs["mi300"]
+    rows = [
+        [
+            name,
+            f"{run.prefill:.1f}",
+            f"{run.prefill / mi300.prefill:.2f}",
+            f"{run.decode:.2f}",
+            f"{run.decode / mi300.decode:.2f}",
+            "-" if name == "eager" else f"{sum(run.first_s):.1f}",
+        ]
+        for name, run in runs.items()
+    ]
+    headers = ["", "prefill ms", "/ mi300", "decode step ms", "/ mi300", "first calls s"]
+    return tabulate(rows, headers, disable_numparse=True, colalign=("left", *["right"] * 5))
+
+
+def more_row_counts(decoder: Decoder, prompt: torch.Tensor, console: Console) -> tuple[str, bool]:
+    """Runs two further row counts; returns what to print and whether nothing was compiled."""
+    before = graph_count()
+    tried = [2 * prompt.shape[0], 2 * prompt.shape[0] + 3]
+    for rows in tried:
+        console.begin(f"mi300, {rows} rows")
+        repeated = prompt.repeat(-(-rows // prompt.shape[0]), 1)[:rows]
+        run = decoder.run(repeated, 3, repeats=1, progress=console)
+        console.end(f"prefill {run.prefill:.1f} ms, {run.decode:.2f} ms per step")
+    extra = graph_count() - before
+    breaks = sum(counters["graph_break"].values())
+    text = (
+        f"graphs compiled: {before} (prefill, decode); graph breaks: {breaks}; "
+        f"further ones for {tried[0]} and {tried[1]} rows: {extra}"
+    )
+    return text, extra == 0 and breaks == 0
+
+
+def main() -> int:
+    args = arguments()
+    silence()
+    console = Console()
+    device = torch.device(args.device)
+    config = llama_config(args.hidden, args.layers, args.vocab)
+    console.begin("model")
+    model = random_llama(config, device, args.seed)
+    million = sum(p.numel() for p in model.parameters()) / 1e6
+    shape = (args.rows, args.prompt)
+    prompt, *others = (p.to(device) for p in islice(random_prompts(config, shape, args.seed), 3))
+    if args.quant != "none":
+        mi.quantize_(model, args.quant, others if args.quant == "static" else None)
+    size = f"{args.layers} layers, width {args.hidden}, {million:.0f} M parameters"
+    console.end(f"Llama: {size}, {WORD[args.quant]}")
+
+    length = args.prompt + args.steps
+    runs: dict[str, Decoding] = {}
+    for name in ("eager", "inductor", "mi300"):
+        console.begin(name)
+        ready = model if name == "eager" else compile_with(model, name, args.mode)
+        decoder = Decoder(ready, config, length)
+        feed = runs["eager"].tokens if runs else None
+        runs[name] = decoder.run(prompt, args.steps, feed, progress=console)
+        console.end(f"{runs[name].decode:.2f} ms per decode step")
+    report = mi.last_report()
+    recompiles, compiled_once = more_row_counts(decoder, prompt, console)
+    return show(args, runs, report, recompiles, compiled_once)
+
+
+def show(
+    args: argparse.Namespace,
+    runs: dict[str, Decoding],
+    report: mi.Report,
+    recompiles: str,
+    compiled_once: bool,
+) -> int:
+    """Prints the tables, writes the files; returns the exit status."""
+    phases = dict(zip(("prefill", "decode"), report.graphs, strict=True))
+    chip = torch.cuda.get_device_name(args.device) if args.device != "cpu" else cpu_name()
+    sections = {
+        "Fusions": fusion_table(phases, args.layers, args.quant),
+        "Refusals": refusal_table(phases),
+        "Numerics": agreement_table(runs),
+        "Compilations": recompiles,
+        f"Time on {chip}, {args.rows} rows, medians": time_table(runs),
+    }
+    for title, text in sections.items():
+        print(f"\n{title}\n{'-' * len(title)}\n{text}")
+    folder = mi.Report.of(report.graphs).save(args.out)
+    print(f"\nWritten: {folder}/report.html, report.json and the graphs before and after")
+    return check(args, runs, phases, compiled_once)
+
+
+def check(
+    args: argparse.Namespace,
+    runs: dict[str, Decoding],
+    phases: dict[str, GraphReport],
+    compiled_once: bool,
+) -> int:
+    """Says what is not as promised; returns the exit status."""
+    expected = {kind: count for kind, (count, _) in places(args.layers, args.quant).items()}
+    failures = [
+        f"{phase}: fused {graph.counts}, expected {expected}"
+        for phase, graph in phases.items()
+        if graph.counts != expected
+    ]
+    if not compiled_once:
+        failures.append("another row count compiled another graph, or a graph broke")
+    # On a GPU eager and compiled attention differ in their last bits, so tokens may.
+    if args.device == "cpu" and not torch.equal(runs["mi300"].tokens, runs["eager"].tokens):
+        failures.append("the tokens differ from eager's")
+    for failure in failures:
+        print(f"FAILED: {failure}")
+    return 1 if failures else 0
+
+
+def cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.split(": ")[1] for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else 'CPU'}, {torch.get_num_threads()} threads"
+
+
+def silence() -> None:
+    """Keeps other libraries' warnings off the screen."""
+    warnings.simplefilter("ignore")
+    transformers.logging.set_verbosity_error()
+    for name in ("torch._inductor", "torch._dynamo"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
