@@ -1,0 +1,98 @@
+"""Compile HIP source with the pinned clang, and get its assembly with every encoding.
+
+The command lines are the product's (`mi300_inductor/toolchain.py`) plus line tables. That these do
+not change the code is not assumed: `listing.py` compares every byte with the code object.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+_CLANG = [sys.executable, "-m", "ziglang", "clang"]
+_HIP = ["-x", "hip", "--offload-arch=gfx942", "--offload-device-only", "-nogpulib", "-nogpuinc"]
+_OPTIONS = [
+    "--no-gpu-bundle-output",
+    "-mcode-object-version=5",
+    "-O3",
+    "-gline-tables-only",
+    "-Wall",
+    "-Wextra",
+]
+_AS = ["-cc1as", "-triple", "amdgcn-amd-amdhsa", "-target-cpu", "gfx942"]
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """Assembly text, the same with encodings, and the code object made from it."""
+
+    text: str
+    encoded: str
+    code_object: bytes
+
+
+def cache_directory() -> Path:
+    """Where built files are kept, by content; the product's cache directory if that is set."""
+    root = os.environ.get("MI300_INDUCTOR_CACHE_DIR")
+    path = Path(root) if root else Path(tempfile.gettempdir()) / f"mi300_inductor_{os.getuid()}"
+    path = path / "cdna3"
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return path
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file so that other processes see all of it or nothing."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(data)
+    os.replace(file.name, path)
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed; {done.stderr.strip()}")
+
+
+def assemble(text: str) -> Assembly:
+    """Assemble and link assembly text; also list it with encodings."""
+    key = hashlib.sha256(text.encode()).hexdigest()[:32]
+    folder = cache_directory()
+    listing, linked = folder / f"{key}.enc", folder / f"{key}.co"
+    if not (listing.exists() and linked.exists()):
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            source, object_file = Path(scratch) / "k.s", Path(scratch) / "k.o"
+            source.write_text(text)
+            target = ["--target=amdgcn-amd-amdhsa", "-mcpu=gfx942", "-c"]
+            _run([*_CLANG, *target, "-o", str(object_file), str(source)])
+            shared = str(Path(scratch) / "k.co")
+            _run(
+                [
+                    sys.executable,
+                    "-m",
+                    "ziglang",
+                    "ld.lld",
+                    "-shared",
+                    str(object_file),
+                    "-o",
+                    shared,
+                ]
+            )
+            shown = str(Path(scratch) / "k.enc")
+            _run([*_CLANG, *_AS, "-filetype", "asm", "-show-encoding", "-o", shown, str(source)])
+            write_atomically(linked, Path(shared).read_bytes())
+            write_atomically(listing, Path(shown).read_bytes())
+    return Assembly(text, listing.read_text(), linked.read_bytes())
+
+
+def compile_hip(source: Path, options: tuple[str, ...] = ()) -> Assembly:
+    """Compile a HIP file for gfx942, with line tables; cached by the preprocessed source."""
+    with tempfile.TemporaryDirectory(dir=cache_directory()) as scratch:
+        output = Path(scratch) / "k.s"
+        _run([*_CLANG, *_HIP, *_OPTIONS, *options, "-S", "-o", str(output), str(source)])
+        text = output.read_text()
+    return assemble(text)

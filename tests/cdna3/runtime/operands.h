@@ -1,0 +1,261 @@
+// Reading and writing operands: registers with their checks, constants, modifiers, SDWA and DPP.
+#pragma once
+#include "state.h"
+
+enum { kLowHalf = 1, kHighHalf = 2, kBothHalves = 3 };
+
+static inline void check_waits(Wave *w, unsigned reg) {
+  if (w->vm_wait[reg] > w->vm_done) fault(w, kWaitVm, 0, 0, reg, 0);
+  if (w->lgkm_wait[reg] > w->lgkm_done) fault(w, kWaitLgkm, 0, 0, reg, 0);
+}
+
+static inline void check_vector_read(Wave *w, unsigned reg, u64 lanes, unsigned halves) {
+  check_waits(w, reg);
+  u64 written = (halves & kLowHalf ? w->low[reg] : kAllLanes) &
+                (halves & kHighHalf ? w->high[reg] : kAllLanes);
+  if (lanes & ~written) fault(w, kUninitializedVgpr, first_lane(lanes & ~written), 0, reg, 0);
+}
+
+static inline u32 read_sgpr(Wave *w, unsigned reg) {
+  if (w->s_wait[reg] > w->lgkm_done) fault(w, kWaitLgkm, 0, 0, reg + 1024, 0);
+  if (!w->s_written[reg]) fault(w, kUninitializedSgpr, 0, 0, reg + 1024, 0);
+  return w->s[reg];
+}
+static inline void write_sgpr(Wave *w, unsigned reg, u32 value) {
+  if (w->s_wait[reg] > w->lgkm_done) fault(w, kWaitLgkm, 0, 0, reg + 1024, 0);
+  w->s[reg] = value, w->s_written[reg] = 1;
+}
+
+static inline u64 scalar64(Wave *w, const Instruction *i, int k) {
+  const Operand *o = &i->o[k];
+  if (o->kind == kConstant) return (u64)o->hi << 32 | o->lo;
+  return (u64)read_sgpr(w, o->reg + 1u) << 32 | read_sgpr(w, o->reg);
+}
+static inline u32 scalar32(Wave *w, const Instruction *i, int k) {
+  const Operand *o = &i->o[k];
+  return o->kind == kConstant ? o->lo : read_sgpr(w, o->reg);
+}
+static inline void put_scalar32(Wave *w, const Instruction *i, int k, u32 value) {
+  write_sgpr(w, i->o[k].reg, value);
+}
+static inline void put_scalar64(Wave *w, const Instruction *i, int k, u64 value) {
+  write_sgpr(w, i->o[k].reg, (u32)value);
+  write_sgpr(w, i->o[k].reg + 1u, (u32)(value >> 32));
+}
+
+// DPP: the lane each lane reads from, or -1 where there is none. ISA section "DPP Modes".
+static int dpp_source(unsigned ctrl, int lane) {
+  int row = lane & ~15, in_row = lane & 15, n = ctrl & 15;
+  if (ctrl <= 0xff) return (lane & ~3) | (ctrl >> 2 * (lane & 3) & 3);
+  switch (ctrl & ~15u) {
+    case 0x100: return in_row + n < 16 ? lane + n : -1;        // row_shl
+    case 0x110: return in_row >= n ? lane - n : -1;            // row_shr
+    case 0x120: return row | ((in_row + 16 - n) & 15);         // row_ror
+    case 0x150: return row | n;                                // row_newbcast
+  }
+  switch (ctrl) {
+    case 0x130: return lane < 63 ? lane + 1 : -1;              // wave_shl
+    case 0x134: return (lane + 1) & 63;                        // wave_rol
+    case 0x138: return lane - 1;                               // wave_shr
+    case 0x13c: return (lane + 63) & 63;                       // wave_ror
+    case 0x140: return row | (15 - in_row);                    // row_mirror
+    case 0x141: return (lane & ~7) | (7 - (lane & 7));         // row_half_mirror
+    case 0x142: return row ? row - 1 : -1;                     // row_bcast:15
+    case 0x143: return lane >= 32 ? 31 : -1;                   // row_bcast:31
+  }
+  return -2;
+}
+
+// Lanes that a DPP instruction writes: the row and bank masks, and the lanes with a source.
+static u64 dpp_lanes(const Wave *w, const Instruction *i) {
+  u64 lanes = 0, exec = exec_of(w);
+  for (int l = 0; l < kLanes; l++) {
+    int from = dpp_source(i->dpp_ctrl, l);
+    int valid = from >= 0 && exec >> from & 1;
+    int selected = i->row_mask >> (l >> 4) & 1 && i->bank_mask >> ((l & 15) >> 2) & 1;
+    lanes |= (u64)(selected && (valid || i->flags & kBoundCtrl)) << l;
+  }
+  return lanes & exec;
+}
+
+static inline u32 select_part(u32 x, unsigned select, int is_signed) {
+  if (select == kDword) return x;
+  unsigned bits = select >= kWord0 ? 16 : 8;
+  unsigned shift = select >= kWord0 ? 16 * (select - kWord0) : 8 * select;
+  u32 part = x >> shift & ((1u << bits) - 1);
+  return is_signed ? (u32)((i32)(part << (32 - bits)) >> (32 - bits)) : part;
+}
+static inline unsigned halves_read(unsigned select) {
+  return select == kDword ? kBothHalves : select == kWord1 || select == kByte2 || select == kByte3
+      ? kHighHalf : kLowHalf;
+}
+
+static __attribute__((noinline)) const u32 *modified(Wave *w, const Instruction *i, int k,
+                                                     u32 *out, unsigned bits, int is_float) {
+  const Operand *o = &i->o[k];
+  int high = bits == 16 && i->op_sel >> (k - i->destinations) & 1;
+  u32 sign = is_float ? 1u << (bits - 1) : 0;
+  int is_dpp = i->flags & kDpp && k == i->destinations;
+  u64 exec = exec_of(w);
+  const u32 *from = w->v[o->reg];
+  if (o->kind == kVector && !is_dpp) {
+    unsigned halves = bits == 16 && o->select == kDword ? (high ? kHighHalf : kLowHalf)
+                                                        : halves_read(o->select);
+    check_vector_read(w, o->reg, exec, halves);
+  }
+  u32 scalar = o->kind == kVector ? 0 : scalar32(w, i, k);
+  for (int l = 0; l < kLanes; l++) {
+    u32 x = scalar;
+    if (is_dpp) {
+      int source = dpp_source(i->dpp_ctrl, l);
+      if (source == -2) fault(w, kUnsupported, l, i->dpp_ctrl, o->reg, 0);
+      int valid = source >= 0 && exec >> source & 1;
+      if (valid && exec >> l & 1) check_vector_read(w, o->reg, (u64)1 << source, kBothHalves);
+      x = valid ? from[source] : 0;
+    } else if (o->kind == kVector) {
+      x = from[l];
+    }
+    x = select_part(x, o->select, o->modifiers & kSext);
+    if (high) x >>= 16;
+    if (o->modifiers & kAbs) x &= ~sign;
+    if (o->modifiers & kNeg) x ^= sign;
+    out[l] = x;
+  }
+  return out;
+}
+
+// A source operand of up to 32 bits as 64 lanes: points at the register itself when it can.
+static inline const u32 *source(Wave *w, const Instruction *i, int k, u32 *out, unsigned bits,
+                                int is_float) {
+  const Operand *o = &i->o[k];
+  int special = o->modifiers || o->select != kDword || (i->flags & kDpp && k == i->destinations) ||
+                (bits == 16 && i->op_sel >> (k - i->destinations) & 1);
+  if (special) return modified(w, i, k, out, bits, is_float);
+  if (o->kind == kVector) {
+    check_vector_read(w, o->reg, exec_of(w), bits == 16 ? kLowHalf : kBothHalves);
+    return w->v[o->reg];
+  }
+  u32 x = scalar32(w, i, k);
+  for (int l = 0; l < kLanes; l++) out[l] = x;
+  return out;
+}
+
+static const u64 *source64(Wave *w, const Instruction *i, int k, u64 *out, int is_float) {
+  const Operand *o = &i->o[k];
+  u64 abs_mask = is_float && o->modifiers & kAbs ? ~((u64)1 << 63) : kAllLanes;
+  u64 flip = is_float && o->modifiers & kNeg ? (u64)1 << 63 : 0;
+  if (o->kind == kVector) {
+    check_vector_read(w, o->reg, exec_of(w), kBothHalves);
+    check_vector_read(w, o->reg + 1u, exec_of(w), kBothHalves);
+    const u32 *lo = w->v[o->reg], *hi = w->v[o->reg + 1];
+    for (int l = 0; l < kLanes; l++) out[l] = (((u64)hi[l] << 32 | lo[l]) & abs_mask) ^ flip;
+  } else {
+    u64 x = (scalar64(w, i, k) & abs_mask) ^ flip;
+    for (int l = 0; l < kLanes; l++) out[l] = x;
+  }
+  return out;
+}
+
+// One operand of a packed fp32 instruction: op_sel picks the dword of the low result, op_sel_hi
+// that of the high one.
+static void source_packed32(Wave *w, const Instruction *i, int k, u32 (*out)[kLanes]) {
+  const Operand *o = &i->o[k];
+  for (int half = 0; half < 2; half++) {
+    unsigned bit = k - i->destinations;
+    unsigned pick = (half ? i->op_sel_hi : i->op_sel) >> bit & 1;
+    u32 flip = ((half ? i->neg_hi : i->neg_lo) >> bit & 1) ? 1u << 31 : 0;
+    if (o->kind == kVector) check_vector_read(w, o->reg + pick, exec_of(w), kBothHalves);
+    u32 scalar = o->kind == kScalar ? read_sgpr(w, o->reg + pick) : o->lo;
+    for (int l = 0; l < kLanes; l++)
+      out[half][l] = (o->kind == kVector ? w->v[o->reg + pick][l] : scalar) ^ flip;
+  }
+}
+
+// One operand of a packed 16-bit instruction, as low | high << 16 after op_sel and neg.
+static const u32 *source_packed16(Wave *w, const Instruction *i, int k, u32 *out, int is_float) {
+  const Operand *o = &i->o[k];
+  unsigned bit = k - i->destinations;
+  unsigned lo = i->op_sel >> bit & 1, hi = i->op_sel_hi >> bit & 1;
+  u32 flip = is_float ? (i->neg_lo >> bit & 1) << 15 | (u32)(i->neg_hi >> bit & 1) << 31 : 0;
+  if (o->kind == kVector)
+    check_vector_read(w, o->reg, exec_of(w), (lo | hi) << 1 | (!lo | !hi));
+  u32 scalar = o->kind == kVector ? 0 : scalar32(w, i, k);
+  for (int l = 0; l < kLanes; l++) {
+    u32 x = o->kind == kVector ? w->v[o->reg][l] : scalar;
+    out[l] = ((x >> 16 * lo & 0xffff) | (x >> 16 * hi) << 16) ^ flip;
+  }
+  return out;
+}
+
+// Writes the lanes of `lanes`; `halves` says which halves become initialised.
+static inline void put_lanes(Wave *w, unsigned reg, const u32 *value, u64 lanes, unsigned halves) {
+  check_waits(w, reg);
+  u32 *to = w->v[reg];
+  if (lanes == kAllLanes) {
+    memcpy(to, value, sizeof w->v[0]);
+  } else {
+    for (int l = 0; l < kLanes; l++) to[l] = lanes >> l & 1 ? value[l] : to[l];
+  }
+  if (halves & kLowHalf) w->low[reg] |= lanes;
+  if (halves & kHighHalf) w->high[reg] |= lanes;
+}
+
+static float clamp_omod(const Instruction *i, float x) {
+  if (i->omod) x *= i->omod == 1 ? 2.0f : i->omod == 2 ? 4.0f : 0.5f;
+  if (i->flags & kClamp) x = x > 0.0f ? (x < 1.0f ? x : 1.0f) : 0.0f;  // DX10_CLAMP: NaN gives 0
+  return x;
+}
+static inline float as_f32(u32 x) { float f; memcpy(&f, &x, 4); return f; }
+static inline u32 from_f32(float f) { u32 x; memcpy(&x, &f, 4); return x; }
+static inline f16 as_f16(u32 x) { u16 h = (u16)x; f16 f; memcpy(&f, &h, 2); return f; }
+static inline u32 from_f16(f16 f) { u16 h; memcpy(&h, &f, 2); return h; }
+static inline double as_f64(u64 x) { double f; memcpy(&f, &x, 8); return f; }
+static inline u64 from_f64(double f) { u64 x; memcpy(&x, &f, 8); return x; }
+
+static __attribute__((noinline)) void put_special(Wave *w, const Instruction *i, int k, u32 *value,
+                                                  unsigned bits, int is_float) {
+  u64 lanes = i->flags & kDpp ? dpp_lanes(w, i) : exec_of(w);
+  unsigned reg = i->o[k].reg, halves = kBothHalves;
+  for (int l = 0; l < kLanes && is_float && (i->flags & kClamp || i->omod); l++)
+    value[l] = bits == 16 ? from_f16((f16)clamp_omod(i, (float)as_f16(value[l])))
+                          : from_f32(clamp_omod(i, as_f32(value[l])));
+  if (!is_float && i->flags & kClamp) fault(w, kUnsupported, 0, 0, reg, 0);
+  unsigned select = i->flags & kSdwa ? i->dst_select : kDword;
+  if (bits == 16 && i->op_sel >> (i->operands - i->destinations) & 1) select = kWord1 | 8;
+  if (select != kDword) {
+    unsigned part = select & 7, wide = part >= kWord0;
+    unsigned shift = wide ? 16 * (part - kWord0) : 8 * part;
+    u32 mask = (wide ? 0xffffu : 0xffu) << shift;
+    int preserve = i->flags & kPreserve || select & 8;
+    for (int l = 0; l < kLanes; l++)
+      value[l] = (preserve ? w->v[reg][l] & ~mask : 0) | (value[l] << shift & mask);
+    if (preserve) halves = halves_read(part);
+  }
+  put_lanes(w, reg, value, lanes, halves);
+}
+
+static inline void put(Wave *w, const Instruction *i, int k, u32 *value, unsigned bits,
+                       int is_float) {
+  int high = bits == 16 && i->op_sel >> (i->operands - i->destinations) & 1;
+  if (i->flags & (kDpp | kSdwa | kClamp) || i->omod || high)
+    put_special(w, i, k, value, bits, is_float);
+  else
+    put_lanes(w, i->o[k].reg, value, exec_of(w), kBothHalves);
+}
+static void put64(Wave *w, const Instruction *i, int k, const u64 *value) {
+  u32 part[2][kLanes];
+  for (int l = 0; l < kLanes; l++) part[0][l] = (u32)value[l], part[1][l] = (u32)(value[l] >> 32);
+  for (int h = 0; h < 2; h++) put_lanes(w, i->o[k].reg + h, part[h], exec_of(w), kBothHalves);
+}
+// The destination of a multiply-accumulate, read before it is written.
+static inline const u32 *old_value(Wave *w, const Instruction *i, unsigned bits) {
+  u64 lanes = i->flags & kDpp ? dpp_lanes(w, i) : exec_of(w);
+  check_vector_read(w, i->o[0].reg, lanes, bits == 16 ? kLowHalf : kBothHalves);
+  return w->v[i->o[0].reg];
+}
+static u64 source_mask(Wave *w, const Instruction *i, int k) { return scalar64(w, i, k); }
+static void put_mask(Wave *w, const Instruction *i, int k, const u32 *bit) {
+  u64 mask = 0;
+  for (int l = 0; l < kLanes; l++) mask |= (u64)(bit[l] & 1) << l;
+  put_scalar64(w, i, k, mask & exec_of(w));
+}
