@@ -101,8 +101,7 @@ def _merge(reports: Sequence[GraphReport], name: str, phase: str, options: Optio
                     for node in items
                 )
             joined[field] += items
-    failure = "; ".join(report.failure for report in reports if report.failure)
-    return GraphReport(name, phase, **joined, expected=options.expect, failure=failure)
+    return GraphReport(name, phase, **joined, expected=options.expect)
 
 
 def explain(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Report:

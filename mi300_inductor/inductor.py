@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -162,6 +163,22 @@ def compile_uncached(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs
     """The same, neither reading nor writing any cache."""
     with _private("torch._inductor", "config").patch(force_disable_caches=True):
         return compile_region(gm, example_inputs, **kwargs)
+
+
+def outside_fake_mode() -> AbstractContextManager[None]:
+    """A context in which tensors are real, inside a compilation too."""
+    context: AbstractContextManager[None] = _private(
+        "torch._subclasses.fake_tensor", "unset_fake_temporarily"
+    )()
+    return context
+
+
+def decomposition_table() -> Mapping[Any, Callable[..., Any]]:
+    """The decompositions with which Inductor has AOTAutograd trace a user's graph."""
+    select: Callable[[], Mapping[Any, Callable[..., Any]]] = _private(
+        "torch._inductor.decomposition", "select_decomp_table"
+    )
+    return select()
 
 
 def cache_key(compiled: Any) -> str | None:

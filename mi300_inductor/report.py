@@ -113,7 +113,6 @@ class GraphReport:
         after: The graph it left.
         expected: The contracts this graph was held to.
         cached: Whether Inductor's cache had the compiled graph, so that the report was read back.
-        failure: Why the pass gave up on the graph, which then runs as Inductor runs it; or empty.
     """
 
     name: str
@@ -124,7 +123,6 @@ class GraphReport:
     after: tuple[GraphNode, ...] = ()
     expected: tuple[Expectation, ...] = ()
     cached: bool = False
-    failure: str = ""
 
     @property
     def counts(self) -> dict[str, int]:

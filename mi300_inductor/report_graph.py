@@ -27,6 +27,7 @@ _DTYPES = {
     torch.float8_e5m2: "e5m2",
 }
 MAX_ARGS = 300
+LIBRARIES = (f"{Path(torch.__file__).parent}/", f"{Path(__file__).parent}/")
 
 # Pale colours that dark text is readable on; norms are blue and green, activations are orange,
 # matmuls violet; with quantisation the colour is deeper.
@@ -110,7 +111,10 @@ def _argument(value: Any) -> str:
 
 
 def source_line(trace: str) -> str:
-    """`file:line: code` of the innermost frame of a stack trace that is not torch's own."""
+    """`file:line: code` of the innermost frame of a stack trace that is the model's.
+
+    That is the last one outside of torch and of this package; if there is none, the last one.
+    """
     frames = []
     lines = trace.splitlines()
     for i, line in enumerate(lines):
@@ -119,8 +123,7 @@ def source_line(trace: str) -> str:
             number = parts[2].removeprefix(", line ").split(",")[0]
             code = lines[i + 1].strip() if i + 1 < len(lines) else ""
             frames.append((parts[1], f"{parts[1]}:{number}: {code}"))
-    torch_root = str(Path(torch.__file__).parent)
-    own = [text for path, text in frames if not path.startswith(torch_root)]
+    own = [text for path, text in frames if not path.startswith(LIBRARIES)]
     if own:
         return own[-1]
     return frames[-1][1] if frames else ""

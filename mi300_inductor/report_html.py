@@ -1,12 +1,156 @@
-"""The report as one self-contained HTML page."""
+"""The report as one self-contained HTML page: tables, and the graphs before and after the pass.
+
+The page needs no network: styles, the drawings and a few lines of script are in it. Without the
+script the tooltips of the drawings still work.
+"""
 
 from __future__ import annotations
 
-import html
+from collections.abc import Sequence
+from html import escape
 
-from mi300_inductor.report import Report
+from mi300_inductor.report import Fusion, GraphReport, Rejection, Report
+from mi300_inductor.report_graph import KIND_COLOURS, short_source
+from mi300_inductor.report_page import SCRIPT, STYLE
+from mi300_inductor.report_svg import graph_svg
+from mi300_inductor.report_text import add_bytes, bytes_text, graphs_text, group_rejections
 
 
 def report_html(report: Report) -> str:
-    """The page's text: tables, and the graphs before and after the pass as drawings."""
-    return f"<!doctype html><meta charset='utf-8'><pre>{html.escape(str(report))}</pre>"
+    """The page's text."""
+    parts = [
+        "<!doctype html>",
+        '<html lang="en"><head><meta charset="utf-8"><title>mi300 fusion report</title>',
+        '<meta name="viewport" content="width=device-width">',
+        f"<style>{STYLE}</style></head><body><main>",
+        "<h1>mi300 fusion report</h1>",
+        f'<p class="note">{escape(graphs_text(report))}</p>',
+        _cards(report),
+        _kinds(report.counts),
+        "<h2>Fused</h2>",
+        _fused(report.fused),
+        "<h2>Not fused</h2>",
+        _rejected(report.rejected),
+    ]
+    parts += [_graph(number, graph) for number, graph in enumerate(report.graphs)]
+    parts += ['</main><pre id="tip" hidden></pre>', f"<script>{SCRIPT}</script></body></html>"]
+    return "\n".join(parts)
+
+
+def _cards(report: Report) -> str:
+    fused = report.fused
+    launches = sum(f.launches_before for f in fused), sum(f.launches_after for f in fused)
+    before = bytes_text(add_bytes([f.bytes_before for f in fused]))
+    after = bytes_text(add_bytes([f.bytes_after for f in fused]))
+    cards = [
+        ("fusions", str(len(fused))),
+        ("refusals", str(len(report.rejected))),
+        ("launches", f"{launches[0]} → {launches[1]}"),
+        ("bytes moved by the fused parts", f"{before} → {after}"),
+    ]
+    items = (
+        f"<div><strong>{escape(value)}</strong><span>{escape(label)}</span></div>"
+        for label, value in cards
+    )
+    return f'<div class="cards">{"".join(items)}</div>'
+
+
+def _chip(kind: str) -> str:
+    colour = KIND_COLOURS.get(kind, "#eee")
+    return f'<span class="chip" style="background:{colour}">{escape(kind)}</span>'
+
+
+def _kinds(counts: dict[str, int]) -> str:
+    chips = " ".join(f"<span>{_chip(kind)} × {n}</span>" for kind, n in counts.items())
+    return f'<p class="kinds">{chips}</p>'
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table; the cells are HTML already."""
+    head = "".join(f"<th>{escape(name)}</th>" for name in heads)
+    body = "\n".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _source(source: str) -> str:
+    place, _, code = short_source(source).partition(": ")
+    return f'<span class="place">{escape(place)}</span><code>{escape(code)}</code>'
+
+
+def _fused(fused: Sequence[Fusion]) -> str:
+    if not fused:
+        return '<p class="note">Nothing was fused.</p>'
+    groups: dict[tuple[str, str], list[Fusion]] = {}
+    for fusion in fused:
+        groups.setdefault((fusion.kind, fusion.source), []).append(fusion)
+    rows = [
+        [
+            str(len(group)),
+            _chip(kind),
+            f"{sum(f.launches_before for f in group)} → {sum(f.launches_after for f in group)}",
+            f"{escape(bytes_text(add_bytes([f.bytes_before for f in group])))} → "
+            f"{escape(bytes_text(add_bytes([f.bytes_after for f in group])))}",
+            escape(", ".join(dict.fromkeys(s for f in group for s in f.spelling))),
+            _source(source) + _details(group),
+        ]
+        for (kind, source), group in groups.items()
+    ]
+    return _table(["", "kind", "launches", "bytes", "spellings", "source"], rows)
+
+
+def _details(group: Sequence[Fusion]) -> str:
+    items = "".join(
+        f"<li><code>{escape(f.op)}</code><br>replaces {len(f.nodes)} nodes: "
+        f"{escape(', '.join(f.nodes))}</li>"
+        for f in group
+    )
+    return f"<details><summary>operators and replaced nodes</summary><ul>{items}</ul></details>"
+
+
+def _rejected(rejected: Sequence[Rejection]) -> str:
+    if not rejected:
+        return '<p class="note">Every candidate was fused.</p>'
+    rows = [
+        [
+            str(len(group)),
+            _chip(group[0].kind),
+            escape(group[0].reason),
+            escape(group[0].hint),
+            _source(group[0].source) + f'<div class="note">{_node_names(group)}</div>',
+        ]
+        for group in group_rejections(rejected)
+    ]
+    return _table(["", "kind", "reason", "what to do", "source"], rows)
+
+
+def _node_names(group: Sequence[Rejection]) -> str:
+    names = ", ".join(item.node for item in group[:6])
+    return escape(names + (f" and {len(group) - 6} more" if len(group) > 6 else ""))
+
+
+def _graph(number: int, graph: GraphReport) -> str:
+    state = "read back from Inductor's cache" if graph.cached else "compiled now"
+    facts = [
+        state,
+        f"{len(graph.fused)} fusions",
+        f"{len(graph.rejected)} refusals",
+        *(f"expected {item}" for item in graph.expected),
+    ]
+    sides = "".join(
+        f'<figure><figcaption>{label}: {len(nodes)} nodes</figcaption><div class="pane" '
+        f'data-graph="{number}">{graph_svg(nodes)}</div></figure>'
+        for label, nodes in (("Before", graph.before), ("After", graph.after))
+    )
+    links = " ".join(
+        f'<button data-graph="{number}" data-fusion="{i}" '
+        f'style="background:{KIND_COLOURS.get(fusion.kind, "#eee")}" '
+        f'title="{escape(f"{fusion.kind}: {short_source(fusion.source)}")}">{i}</button>'
+        for i, fusion in enumerate(graph.fused)
+    )
+    go_to = f'<p class="links">Go to fusion {links}</p>' if links else ""
+    return (
+        f"<section><h2>Graph {escape(graph.name)}</h2>"
+        f'<p class="note">{escape(", ".join(facts))}. Names above a box are graph inputs and '
+        f"values from far away. Point at a node to see its call, shape and source line.</p>"
+        f'{go_to}<div class="panes">{sides}</div></section>'
+    )

@@ -15,8 +15,7 @@ WIDTH = 64
 
 def report_text(report: Report) -> str:
     """Tables of the fusions and the refusals, equal ones counted together."""
-    parts = [f"{_graphs(report)}: {len(report.fused)} fusions, {len(report.rejected)} refusals"]
-    parts += [f"{graph.name}: {graph.failure}" for graph in report.graphs if graph.failure]
+    parts = [f"{graphs_text(report)}: {len(report.fused)} fusions, {len(report.rejected)} refusals"]
     if report.fused:
         parts += ["Fused", _fused_table(report.fused)]
     if report.rejected:
@@ -24,7 +23,8 @@ def report_text(report: Report) -> str:
     return "\n\n".join(parts)
 
 
-def _graphs(report: Report) -> str:
+def graphs_text(report: Report) -> str:
+    """`2 graphs (0/0 inference, 0/1 inference)`."""
     names = ", ".join(graph.name for graph in report.graphs[:8])
     more = len(report.graphs) - 8
     count = len(report.graphs)
@@ -79,14 +79,25 @@ def _change(before: int | str, after: int | str) -> str:
     return f"{before} -> {after}"
 
 
-def _rejected_table(rejected: Sequence[Rejection]) -> str:
-    groups: dict[tuple[str, ...], int] = {}
+def group_rejections(rejected: Sequence[Rejection]) -> list[list[Rejection]]:
+    """Refusals that differ in nothing but the node, together."""
+    groups: dict[tuple[str, ...], list[Rejection]] = {}
     for item in rejected:
         key = (item.kind, item.reason, item.hint, item.source)
-        groups[key] = groups.get(key, 0) + 1
+        groups.setdefault(key, []).append(item)
+    return list(groups.values())
+
+
+def _rejected_table(rejected: Sequence[Rejection]) -> str:
     rows = [
-        [count, kind, reason, hint, short_source(source) or "-"]
-        for (kind, reason, hint, source), count in groups.items()
+        [
+            len(group),
+            group[0].kind,
+            group[0].reason,
+            group[0].hint,
+            short_source(group[0].source) or "-",
+        ]
+        for group in group_rejections(rejected)
     ]
     return tabulate(
         rows,
