@@ -1,0 +1,192 @@
+// Widening of operand rows to float32: the FP8 formats, bf16, fp16 and float32.
+//
+// The e4m3 formats go through fp16: a sign-extended code shifted left by 7 has its sign and its
+// mantissa where fp16 has them and its exponent in the low four of the five exponent bits. That is
+// the value times 2^(bias - 15), exactly, subnormals included, and the hardware's fp16 conversion
+// is not slowed by subnormals. The power of two (`kFp16Scale`) is put on the other operand. Only the
+// NaN codes come out finite: they are looked for in the raw bytes, 64 at a time, and then one NaN is
+// written into the row, since every sum over a row with a NaN in it is NaN.
+//
+// Bound: at one row of activations the weights are read from memory at about 4 bytes per cycle and
+// core, so 16 codes have 8 slots of the two vector ports; the decode takes 3, the sum 1.
+#pragma once
+
+#include <c10/util/Float8_e4m3fn.h>
+#include <c10/util/Float8_e4m3fnuz.h>
+#include <c10/util/Float8_e5m2.h>
+
+#include <array>
+#include <limits>
+
+#include "simd.h"
+
+namespace mi300 {
+
+// Codes decoded at a time; their fp16 form stays in L1.
+constexpr int64_t kDecodeChunk = 512;
+
+template <typename T>
+struct Decoded {
+  static constexpr bool kIsFp8 = false;
+  static constexpr float kFp16Scale = 1.0f;
+};
+
+template <>
+struct Decoded<c10::Float8_e4m3fn> {
+  static constexpr bool kIsFp8 = true;
+  static constexpr int kShift = 7;
+  static constexpr int kKeep = 0xbf80;
+  static constexpr float kFp16Scale = 256.0f;
+  // A code is NaN if, with these bits set, it is 0xff.
+  static constexpr int kNanSet = 0x80;
+  static constexpr int kNanFlip = 0;
+};
+
+template <>
+struct Decoded<c10::Float8_e4m3fnuz> {
+  static constexpr bool kIsFp8 = true;
+  static constexpr int kShift = 7;
+  static constexpr int kKeep = 0xbf80;
+  static constexpr float kFp16Scale = 128.0f;
+  // A code is NaN if, with these bits flipped, it is 0xff.
+  static constexpr int kNanSet = 0;
+  static constexpr int kNanFlip = 0x7f;
+};
+
+template <>
+struct Decoded<c10::Float8_e5m2> {
+  static constexpr bool kIsFp8 = true;
+  static constexpr int kShift = 8;
+  static constexpr int kKeep = 0xff00;
+  static constexpr float kFp16Scale = 1.0f;
+};
+
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+
+#if defined(CPU_CAPABILITY_AVX512)
+using Bytes = __m512i;
+inline Bytes load_bytes(const void* p) { return _mm512_loadu_si512(p); }
+inline Bytes all_bytes(int v) { return _mm512_set1_epi8(static_cast<char>(v)); }
+inline Bytes all_words(int v) { return _mm512_set1_epi16(static_cast<int16_t>(v)); }
+inline Bytes max_bytes(Bytes a, Bytes b) { return _mm512_max_epu8(a, b); }
+inline Bytes or_bits(Bytes a, Bytes b) { return _mm512_or_si512(a, b); }
+inline Bytes xor_bits(Bytes a, Bytes b) { return _mm512_xor_si512(a, b); }
+inline Bytes and_bits(Bytes a, Bytes b) { return _mm512_and_si512(a, b); }
+inline bool has_ff(Bytes v) { return _mm512_cmpeq_epi8_mask(v, all_bytes(0xff)) != 0; }
+// Sign-extends half as many codes as `Bytes` holds.
+inline Bytes load_words(const uint8_t* p) {
+  return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+template <int kShift>
+inline Bytes shift_words(Bytes v) {
+  return _mm512_slli_epi16(v, kShift);
+}
+inline void store_words(void* p, Bytes v) { _mm512_store_si512(p, v); }
+inline Vec load_fp16(const uint16_t* p) {
+  return _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(p)));
+}
+#else
+using Bytes = __m256i;
+inline Bytes load_bytes(const void* p) {
+  return _mm256_loadu_si256(static_cast<const __m256i*>(p));
+}
+inline Bytes all_bytes(int v) { return _mm256_set1_epi8(static_cast<char>(v)); }
+inline Bytes all_words(int v) { return _mm256_set1_epi16(static_cast<int16_t>(v)); }
+inline Bytes max_bytes(Bytes a, Bytes b) { return _mm256_max_epu8(a, b); }
+inline Bytes or_bits(Bytes a, Bytes b) { return _mm256_or_si256(a, b); }
+inline Bytes xor_bits(Bytes a, Bytes b) { return _mm256_xor_si256(a, b); }
+inline Bytes and_bits(Bytes a, Bytes b) { return _mm256_and_si256(a, b); }
+inline bool has_ff(Bytes v) {
+  return _mm256_movemask_epi8(_mm256_cmpeq_epi8(v, all_bytes(0xff))) != 0;
+}
+inline Bytes load_words(const uint8_t* p) {
+  return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+template <int kShift>
+inline Bytes shift_words(Bytes v) {
+  return _mm256_slli_epi16(v, kShift);
+}
+inline void store_words(void* p, Bytes v) {
+  _mm256_store_si256(static_cast<__m256i*>(p), v);
+}
+inline Vec load_fp16(const uint16_t* p) {
+  return _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(p)));
+}
+#endif
+
+constexpr int64_t kBytes = sizeof(Bytes);
+// Decodes `n` codes, a multiple of kBytes up to kDecodeChunk; returns the largest mapped code.
+template <typename T>
+inline Bytes decode_chunk(const uint8_t* codes, int64_t n, float* out, Bytes largest) {
+  using Format = Decoded<T>;
+  alignas(64) uint16_t halves[kDecodeChunk];
+  for (int64_t i = 0; i < n; i += kBytes) {
+    for (int64_t half = 0; half < kBytes; half += kBytes / 2) {
+      Bytes words = shift_words<Format::kShift>(load_words(codes + i + half));
+      if constexpr (Format::kKeep != 0xff00) words = and_bits(words, all_words(Format::kKeep));
+      store_words(halves + i + half, words);
+    }
+    if constexpr (Format::kKeep != 0xff00) {
+      Bytes mapped = load_bytes(codes + i);
+      if constexpr (Format::kNanSet != 0) mapped = or_bits(mapped, all_bytes(Format::kNanSet));
+      if constexpr (Format::kNanFlip != 0) mapped = xor_bits(mapped, all_bytes(Format::kNanFlip));
+      largest = max_bytes(largest, mapped);
+    }
+  }
+  for (int64_t i = 0; i < n; i += kLanes) load_fp16(halves + i).store(out + i);
+  return largest;
+}
+
+// Writes the n codes' values divided by kFp16Scale, and zeros up to `padded`.
+template <typename T>
+inline void decode_fp8(const uint8_t* codes, int64_t n, int64_t padded, float* out) {
+  Bytes largest = all_bytes(0);
+  const int64_t whole = n / kBytes * kBytes;
+  for (int64_t i = 0; i < whole; i += kDecodeChunk) {
+    largest = decode_chunk<T>(codes + i, std::min(kDecodeChunk, whole - i), out + i, largest);
+  }
+  if (whole < n) {
+    alignas(64) uint8_t rest[kBytes] = {};
+    alignas(64) float values[kBytes];
+    std::memcpy(rest, codes + whole, static_cast<size_t>(n - whole));
+    largest = decode_chunk<T>(rest, kBytes, values, largest);
+    std::memcpy(out + whole, values, static_cast<size_t>(padded - whole) * sizeof(float));
+  }
+  if (has_ff(largest)) out[0] = std::numeric_limits<float>::quiet_NaN();
+}
+
+#else
+
+template <typename T>
+inline void decode_fp8(const uint8_t* codes, int64_t n, int64_t padded, float* out) {
+  static const std::array<float, 256> kValues = [] {
+    std::array<float, 256> values;
+    for (int code = 0; code < 256; ++code) {
+      const T value(static_cast<uint8_t>(code), T::from_bits());
+      values[static_cast<size_t>(code)] = static_cast<float>(value) / Decoded<T>::kFp16Scale;
+    }
+    return values;
+  }();
+  for (int64_t i = 0; i < n; ++i) out[i] = kValues[codes[i]];
+  std::fill(out + n, out + padded, 0.0f);
+}
+
+#endif
+
+// Widens n elements, divided by the format's kFp16Scale, with zeros up to `padded`, which is a
+// multiple of kLanes less than kLanes above n.
+template <typename T>
+inline void decode_row(const T* in, int64_t n, int64_t padded, float* out) {
+  if constexpr (Decoded<T>::kIsFp8) {
+    decode_fp8<T>(reinterpret_cast<const uint8_t*>(in), n, padded, out);
+  } else {
+    const int64_t whole = n / kUnit * kUnit;
+    for (int64_t i = 0; i < whole; i += kUnit) store_pair(out + i, load_unit(in + i, kUnit));
+    if (whole == n) return;
+    float rest[kUnit];
+    store_pair(rest, load_unit(in + whole, n - whole));
+    std::memcpy(out + whole, rest, static_cast<size_t>(padded - whole) * sizeof(float));
+  }
+}
+
+}  // namespace mi300
