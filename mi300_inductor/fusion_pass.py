@@ -96,7 +96,7 @@ class FusionPass(inductor.CustomGraphPass):
             fused=tuple(result.fused),
             rejected=tuple(result.rejected),
             before=mark_fusions(before, result.regions, result.fused),
-            after=snapshot(gm),
+            after=mark_fusions(snapshot(gm), [(name,) for name in result.calls], result.fused),
             expected=self.options.expect,
         )
         if collector is None:

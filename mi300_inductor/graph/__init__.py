@@ -8,8 +8,8 @@ run it; the report says so.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from torch import fx
@@ -42,14 +42,16 @@ class PassResult:
         fused: One entry per region, in graph order.
         rejected: One entry per candidate that was not fused, in graph order.
         regions: For each entry of `fused` the names of the replaced nodes in the graph as it was.
-        subgraphs: For each entry of `fused` its position, the replaced nodes as a module of their
-            own, and the call of the operator; only where numerics are checked.
+        calls: For each entry of `fused` the name of the operator's call in the new graph.
+        replacements: Name of each node whose value an operator now produces to the name of the
+            node that holds it in the new graph.
     """
 
     fused: tuple[Fusion, ...]
     rejected: tuple[Rejection, ...]
     regions: tuple[tuple[str, ...], ...]
-    subgraphs: tuple[tuple[int, fx.GraphModule, fx.Node], ...] = ()
+    calls: tuple[str, ...] = ()
+    replacements: Mapping[str, str] = field(default_factory=dict)
 
 
 def run(gm: fx.GraphModule, options: Options) -> PassResult:
@@ -86,12 +88,11 @@ def _run(graph: fx.Graph, disabled: frozenset[str]) -> PassResult:
     rejected = _rejections(plan, recognition.misses, order, disabled)
     regions = tuple(fusion.nodes for fusion in fused)
     rewriter = Rewriter(graph)
-    for region, nodes in plan.regions:
-        rewriter.rewrite(region, nodes)
+    calls = tuple(rewriter.rewrite(region, nodes).name for region, nodes in plan.regions)
     if plan.regions:
         rewriter.finish()
     unmark_roundings(graph)
-    return PassResult(fused, rejected, regions)
+    return PassResult(fused, rejected, regions, calls, rewriter.replacements())
 
 
 def _ordered(nodes: frozenset[fx.Node], order: dict[fx.Node, int]) -> list[fx.Node]:

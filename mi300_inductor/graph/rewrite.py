@@ -60,12 +60,18 @@ class Rewriter:
             previous = node
         self._graph.lint()
 
-    def _node(self, term: Term) -> fx.Node:
-        """The earliest node that holds a term's value now."""
-        node = min(term.nodes, key=self._order.__getitem__)
+    def replacements(self) -> dict[str, str]:
+        """Name of each replaced node to the name of the node that holds its value now."""
+        return {old.name: self._current(old).name for old in self._replaced}
+
+    def _current(self, node: fx.Node) -> fx.Node:
         while node in self._replaced:
             node = self._replaced[node]
         return node
+
+    def _node(self, term: Term) -> fx.Node:
+        """The earliest node that holds a term's value now."""
+        return self._current(min(term.nodes, key=self._order.__getitem__))
 
     def _call(self, region: Region, like: fx.Node) -> fx.Node:
         operation = overload(region.op)
