@@ -233,7 +233,7 @@ def load_kernels(dispatch_key: str) -> None:
     Raises:
         RuntimeError: for another key, or if the build fails.
     """
-    from mi300_inductor import ops
+    from mi300_inductor import ops, plan
 
     if dispatch_key not in _FOLDERS:
         raise RuntimeError(
@@ -243,7 +243,11 @@ def load_kernels(dispatch_key: str) -> None:
     with _load_lock:
         if dispatch_key in _loaded:
             return
-        library = build_cpu() if dispatch_key == "CPU" else build_library(_FOLDERS[dispatch_key])
+        is_gpu = dispatch_key == "CUDA"
+        codes = plan.compile_for_devices() if is_gpu else []
+        library = build_library(_FOLDERS[dispatch_key]) if is_gpu else build_cpu()
         ops.release_placeholder(dispatch_key)
         torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]
+        if is_gpu:
+            plan.install_device_code(library, codes)
         _loaded.add(dispatch_key)

@@ -1,7 +1,7 @@
 // C functions around the launcher's core, for Python (ctypes): no torch in this file.
 //
 // A function returns 0, or 1 after keeping the error's text for mi300_last_error.
-#include "launcher.h"
+#include "row_plan.h"
 
 namespace {
 
@@ -49,4 +49,18 @@ MI300_EXPORT int mi300_launch(int index, const mi300::Launch* what, void* argume
     mi300::Devices::instance().at(index).launch(*what, arguments, stream,
                                                 [] { return std::string("launch"); });
   });
+}
+
+// Plans a norm or SiLU problem into at most mi300::kMaxRowLaunches launches; returns their number.
+MI300_EXPORT int mi300_plan_rows(const mi300::RowProblem* problem, const mi300::DeviceInfo* device,
+                                 mi300::RowLaunch* launches) {
+  return mi300::plan_rows(*problem, *device, launches);
+}
+
+// Sizes of the structs that Python mirrors, to be compared with its own.
+MI300_EXPORT void mi300_struct_sizes(uint32_t* sizes) {
+  sizes[0] = sizeof(mi300::DeviceInfo);
+  sizes[1] = sizeof(mi300::RowProblem);
+  sizes[2] = sizeof(mi300::RowLaunch);
+  sizes[3] = sizeof(mi300::Launch);
 }

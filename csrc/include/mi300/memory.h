@@ -21,25 +21,31 @@ MI300_DEVICE void store(void* base, i64 index, T value) {
   ((Global<T>*)base)[index] = value;
 }
 
+// The same by a byte offset of 32 bits, which needs one register where the base is uniform.
+template <class T>
+MI300_DEVICE T load_at(const void* base, u32 bytes) {
+  return *(const Global<T>*)((const Global<char>*)base + offset_here(bytes));
+}
+
+template <class T>
+MI300_DEVICE void store_at(void* base, u32 bytes, T value) {
+  *(Global<T>*)((Global<char>*)base + offset_here(bytes)) = value;
+}
+
 // For data that is read once and not written by this kernel: spares the caches for other data.
 template <class T>
-MI300_DEVICE T load_once(const void* base, i64 index) {
+MI300_DEVICE T load_once(const void* base, u32 bytes) {
+  auto* address = (const Global<T>*)((const Global<char>*)base + offset_here(bytes));
 #if !defined(__AMDGCN__)
   if constexpr (sizeof(T) == 16) {  // this back end ignores the builtin's hint
     U32x4 value;
     asm("ld.global.nc.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];"
         : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-        : "l"((const T*)base + index));
+        : "l"((const char*)base + bytes));
     return bit_cast<T>(value);
   }
 #endif
-  return __builtin_nontemporal_load((const Global<T>*)base + index);
-}
-
-// For data that no kernel reads soon.
-template <class T>
-MI300_DEVICE void store_once(void* base, i64 index, T value) {
-  __builtin_nontemporal_store(value, (Global<T>*)base + index);
+  return __builtin_nontemporal_load(address);
 }
 
 // ---- several workgroups on one row (sm_90 clusters; a cluster of one everywhere else) ----
@@ -90,12 +96,12 @@ MI300_DEVICE void store_peer(u32* slot, u32 rank, u32 value) {
 // ---- copies from global memory to LDS that need no registers (kHasAsyncCopy) ----
 
 // 16 bytes to this thread's own slot. Complete once wait_copies says so, for this thread only.
-MI300_DEVICE void copy_async(U32x4* slot, const void* base, i64 index) {
+MI300_DEVICE void copy_async(U32x4* slot, const void* base, u32 bytes) {
 #if defined(__AMDGCN__)
-  *slot = load<U32x4>(base, index);
+  *slot = load_at<U32x4>(base, bytes);
 #else
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(lds_address(slot)),
-               "l"((const U32x4*)base + index)
+               "l"((const char*)base + bytes)
                : "memory");
 #endif
 }

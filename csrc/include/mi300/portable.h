@@ -8,9 +8,16 @@
 #define MI300_DEVICE __attribute__((device)) inline __attribute__((always_inline))
 #define MI300_LDS __attribute__((shared))
 
-// Kernel entry with C linkage. `max_threads` bounds the workgroup, so registers are allotted for it.
-#define MI300_KERNEL(max_threads) \
+// Kernel entry with C linkage. `max_threads` bounds the workgroup, so registers are allotted for it;
+// on gfx942 they also leave room for `waves` waves a SIMD (64 VGPRs for 8, 128 for 4).
+#if defined(__AMDGCN__)
+#define MI300_KERNEL(max_threads, waves)                                           \
+  extern "C" MI300_GLOBAL __attribute__((amdgpu_flat_work_group_size(1, max_threads))) \
+  __attribute__((amdgpu_waves_per_eu(waves))) void
+#else
+#define MI300_KERNEL(max_threads, waves) \
   extern "C" MI300_GLOBAL __attribute__((launch_bounds(max_threads))) void
+#endif
 
 namespace mi300 {
 
@@ -39,6 +46,59 @@ template <class To, class From>
 MI300_DEVICE To bit_cast(From value) {
   static_assert(sizeof(To) == sizeof(From));
   return __builtin_bit_cast(To, value);
+}
+
+// The same value, of which the compiler forgets what it knew: it stays packed in its registers
+// instead of being kept unpacked (twice the registers) from an earlier use or across loop turns.
+MI300_DEVICE U32x4 packed(U32x4 value) {
+#if defined(__AMDGCN__)
+  asm volatile("" : "+v"(value));
+#else
+  asm volatile("" : "+r"(value.x), "+r"(value.y), "+r"(value.z), "+r"(value.w));
+#endif
+  return value;
+}
+
+// The same pointer, equal in all lanes, of which the compiler forgets how it was made: it stays in
+// scalar registers instead of being added to each lane's offset ahead of a loop.
+template <class T>
+MI300_DEVICE T* uniform(T* pointer) {
+#if defined(__AMDGCN__)
+  asm volatile("" : "+s"(pointer));
+#endif
+  return pointer;
+}
+
+// The kernel's argument struct (its only parameter), to be read anew: what depends on it is worked
+// out where it is needed instead of being kept in scalar registers across a loop.
+template <class Args>
+MI300_DEVICE const Args* read_again(const Args* args) {
+#if defined(__AMDGCN__)
+  (void)args;
+  auto* kernel_args =
+      (const __attribute__((address_space(4))) Args*)__builtin_amdgcn_kernarg_segment_ptr();
+  asm volatile("" : "+s"(kernel_args));
+  return (const Args*)kernel_args;
+#else
+  return args;
+#endif
+}
+
+// The same number, made anew: the compiler sees here, not ahead of a loop, that it has 32 bits, and
+// so adds it to a scalar base in the load itself.
+MI300_DEVICE u32 offset_here(u32 bytes) {
+#if defined(__AMDGCN__)
+  asm volatile("" : "+v"(bytes));
+#endif
+  return bytes;
+}
+
+// Keeps the compiler from mixing the instructions before and after, which would need the registers
+// of both at once.
+MI300_DEVICE void schedule_fence() {
+#if defined(__AMDGCN__)
+  __builtin_amdgcn_sched_barrier(0);
+#endif
 }
 
 // ---- where this thread is ----

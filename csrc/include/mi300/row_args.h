@@ -1,0 +1,69 @@
+// Arguments of the norm and SiLU kernels: the one by-value struct of every entry point, for the
+// launcher and the device alike. `mi300_inductor/plan.py` mirrors it field by field.
+#pragma once
+
+namespace mi300 {
+
+// Element types, as the launcher passes them.
+enum class Dtype : unsigned char { kNone, kF32, kBf16, kF16, kE4m3fn, kE4m3fnuz, kE5m2 };
+
+enum class Quant : unsigned char { kNone, kStatic, kPerToken, kPerGroup };
+enum class Scaling : unsigned char { kDiv, kMul, kMulReciprocal };
+enum class ScaleForm : unsigned char { kAmaxDiv, kAmaxMul, kDivAmax };
+
+// What a finite value beyond an FP8 format's range becomes; without meaning when the clamp keeps
+// values in range. kSpecial: NaN, for e5m2 infinity.
+enum class Overflow : unsigned char { kSaturate, kSpecial };
+
+constexpr int kMaxScales = 4;
+
+struct RowArgs {
+  // [rows, hidden] each, strides in elements; outputs are contiguous and null if not wanted.
+  const void* first;   // x or gate
+  const void* second;  // residual (null without) or up
+  const void* weight;  // [hidden], null without
+  void* residual_out;
+  void* y;
+  void* q;      // [scale_count, rows, hidden], one byte an element
+  float* scale;  // computed scales: [rows], [rows, hidden / group] or [1]
+  float* amax;   // [rows]: written instead of q when the scale is per tensor
+  const float* scales[kMaxScales];
+  long long rows;
+  long long first_stride;
+  long long second_stride;
+  long long scale_stride;  // elements of q between two static scales' results
+  unsigned hidden;
+  unsigned group;  // elements that share a scale (per-group)
+  unsigned scale_count;
+  unsigned threads;     // of a workgroup
+  unsigned workgroups;  // of the launch, those of a cluster counted as one
+  unsigned cluster;     // workgroups on one row
+  unsigned chunks;      // flat kernels: workgroups on one row
+  float inverse_hidden;
+  float eps;
+  float weight_offset;  // -0.0 for none, which changes no weight
+  float clamp_min;      // both within q_dtype's range where overflow is kSaturate
+  float clamp_max;
+  float amax_min;
+  float scale_min;
+  float scale_const;
+  Dtype first_dtype;
+  Dtype second_dtype;
+  Dtype weight_dtype;
+  Dtype sum_dtype;       // of x + residual
+  Dtype residual_dtype;  // of residual_out
+  Dtype inner_dtype;     // of h * rstd (norm_dtype), or of SiLU (act_dtype)
+  Dtype sigmoid_dtype;   // kNone: SiLU in one step
+  Dtype y_dtype;
+  Dtype q_dtype;
+  Dtype scaled_dtype;
+  Quant quant;
+  Scaling scaling;
+  ScaleForm scale_form;
+  Overflow overflow;
+  unsigned char padding[2];
+};
+
+static_assert(sizeof(RowArgs) == 208);
+
+}  // namespace mi300

@@ -1,0 +1,288 @@
+// Which kernel runs a norm or SiLU problem, and how it is launched: a pure function of the problem
+// and the device. `mi300_inductor/plan.py` calls it too, so tests see what the operators launch.
+#pragma once
+
+#include <mi300/row_args.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdio>
+
+#include "launcher.h"
+
+namespace mi300 {
+
+// What an operator asks for. Of `args` the launch geometry and the clipped bounds are still to do.
+struct RowProblem {
+  RowArgs args;
+  int32_t is_norm;        // else SiLU * mul
+  int32_t is_per_tensor;  // quant is kPerToken then, `amax` and `y` are given
+};
+
+// One launch of a plan, with its names by value.
+struct RowLaunch {
+  char module[32];
+  char entry[48];
+  uint32_t grid;
+  uint32_t block;
+  uint32_t cluster;
+  uint32_t lds_bytes;
+  RowArgs args;
+};
+
+constexpr int kMaxRowLaunches = 3;
+constexpr uint32_t kVectorElements = 8;  // 16 bytes of bf16 or fp16
+
+inline float fp8_max(Dtype type) {
+  return type == Dtype::kE4m3fn ? 448.0f : type == Dtype::kE4m3fnuz ? 240.0f : 57344.0f;
+}
+
+// Brings the clamp inside the format's range wherever that changes nothing, so that kernels need
+// not look for overflow.
+inline void settle_overflow(RowArgs& args, const DeviceInfo& device) {
+  if (args.quant == Quant::kNone) return;
+  const float limit = fp8_max(args.q_dtype);
+  const bool saturates = (device.cast_saturates >> static_cast<int>(args.q_dtype)) & 1;
+  const bool is_inside = args.clamp_min >= -limit && args.clamp_max <= limit;
+  args.overflow = saturates || is_inside ? Overflow::kSaturate : Overflow::kSpecial;
+  if (args.overflow == Overflow::kSpecial) return;
+  args.clamp_min = std::clamp(args.clamp_min, -limit, limit);
+  args.clamp_max = std::clamp(args.clamp_max, -limit, limit);
+}
+
+inline bool is_aligned(const void* pointer, long long stride) {
+  return reinterpret_cast<uintptr_t>(pointer) % 16 == 0 && stride % kVectorElements == 0;
+}
+
+// Whether rows have the layout and dtypes of the vector kernels.
+inline bool is_vector_problem(const RowProblem& problem) {
+  const RowArgs& args = problem.args;
+  const Dtype type = args.first_dtype;
+  const auto is_type_or_exact = [type](Dtype dtype) {
+    return dtype == type || dtype == Dtype::kF32 || dtype == Dtype::kNone;
+  };
+  if (type != Dtype::kBf16 && type != Dtype::kF16) return false;
+  if (args.hidden % kVectorElements != 0) return false;
+  if (!is_aligned(args.first, args.first_stride)) return false;
+  if (args.second != nullptr) {
+    if (args.second_dtype != type || !is_aligned(args.second, args.second_stride)) return false;
+    const bool rounds = args.sum_dtype == type && args.residual_dtype == type;
+    if (problem.is_norm && !rounds) return false;
+  }
+  if (args.weight != nullptr && (args.weight_dtype != type || !is_aligned(args.weight, 0))) {
+    return false;
+  }
+  if (!is_type_or_exact(args.inner_dtype) || !is_type_or_exact(args.sigmoid_dtype)) return false;
+  if (args.y_dtype == type) return true;
+  const bool keeps_y = problem.is_norm || args.quant != Quant::kPerToken;
+  return args.y_dtype == Dtype::kF32 && args.y == nullptr && keeps_y;
+}
+
+// Whether the quantisation is one of the vector kernels'.
+inline bool is_vector_quant(const RowArgs& args, const DeviceInfo& device) {
+  if (args.quant == Quant::kNone) return true;
+  if (args.q_dtype == Dtype::kE5m2 || args.overflow == Overflow::kSpecial) return false;
+  if (args.quant != Quant::kPerGroup) return true;
+  const uint32_t lanes = args.group / kVectorElements;
+  return args.group % kVectorElements == 0 && std::has_single_bit(lanes) &&
+         lanes <= static_cast<uint32_t>(device.wave_size);
+}
+
+// How a row is spread: workgroups, threads of each and vectors a lane; no vectors if it does not fit.
+struct RowSpread {
+  uint32_t cluster = 1;
+  uint32_t threads = 0;
+  uint32_t vectors = 0;
+};
+
+inline uint32_t divide_up(uint64_t a, uint64_t b) { return static_cast<uint32_t>((a + b - 1) / b); }
+inline uint32_t round_up(uint32_t a, uint32_t b) { return divide_up(a, b) * b; }
+
+// Most threads of a workgroup with so many vectors a lane; as kMaxThreads in row_reduce.h.
+inline uint32_t max_threads(uint32_t vectors, const DeviceInfo& device) {
+  return vectors <= 2 || device.wave_size == 64 ? 1024 : 512;
+}
+
+// The spread with the fewest vectors a lane, over `cluster` workgroups.
+inline RowSpread spread_row(uint32_t row_vectors, uint32_t cluster, uint32_t fewest, uint32_t most,
+                            const DeviceInfo& device) {
+  for (uint32_t vectors = fewest; vectors <= most; vectors *= 2) {
+    const uint32_t threads =
+        round_up(divide_up(row_vectors, uint64_t{cluster} * vectors), device.wave_size);
+    const bool fits_parts = cluster == 1 || cluster * threads / device.wave_size <= 64;
+    if (threads <= max_threads(vectors, device) && fits_parts) return {cluster, threads, vectors};
+  }
+  return {};
+}
+
+// Few rows: one row over several workgroups where there are clusters, from hidden 8192 up. Measured
+// on an H200: 8 workgroups win up to 2 workgroups a multiprocessor, 4 for twice the rows at 16384;
+// below 8192 one workgroup is as fast. Rows too long for one workgroup take the fewest that hold them.
+inline RowSpread choose_spread(const RowArgs& args, uint32_t most, const DeviceInfo& device) {
+  const uint32_t row_vectors = divide_up(args.hidden, kVectorElements);
+  const uint64_t places = 2ull * device.cu_count;
+  for (uint32_t cluster : {8u, 4u}) {
+    const bool has_room = static_cast<uint64_t>(args.rows) * cluster <= places;
+    if (cluster > static_cast<uint32_t>(device.max_cluster) || !has_room) continue;
+    if (row_vectors < 1024) continue;
+    const RowSpread spread = spread_row(row_vectors, cluster, 1, most, device);
+    if (spread.vectors != 0) return spread;
+  }
+  for (uint32_t cluster = 1; cluster <= static_cast<uint32_t>(device.max_cluster); cluster *= 2) {
+    const RowSpread spread = spread_row(row_vectors, cluster, 1, most, device);
+    if (spread.vectors != 0) return spread;
+  }
+  return {};
+}
+
+inline const char* dtype_name(Dtype type) { return type == Dtype::kBf16 ? "bf16" : "fp16"; }
+
+inline const char* quant_name(Quant quant) {
+  constexpr const char* kNames[] = {"plain", "static", "per_token", "per_group"};
+  return kNames[static_cast<int>(quant)];
+}
+
+inline RowLaunch make_launch(const RowArgs& args, uint64_t teams, const RowSpread& spread) {
+  RowLaunch launch{};
+  launch.args = args;
+  launch.args.threads = spread.threads;
+  launch.args.cluster = spread.cluster;
+  launch.args.workgroups = static_cast<uint32_t>(teams);
+  launch.grid = static_cast<uint32_t>(teams * spread.cluster);
+  launch.block = spread.threads;
+  launch.cluster = spread.cluster;
+  return launch;
+}
+
+template <class... Parts>
+void set_name(char (&name)[48], const char* format, Parts... parts) {
+  std::snprintf(name, sizeof(name), format, parts...);
+}
+
+inline void set_module(RowLaunch& launch, const char* format, const char* part = "") {
+  std::snprintf(launch.module, sizeof(launch.module), format, part);
+}
+
+// Many rows with asynchronous copies: as many workgroups as fit, each with a ring of three rows.
+inline bool plan_ring(const RowArgs& args, const DeviceInfo& device, RowLaunch& launch) {
+  const uint32_t row_vectors = args.hidden / kVectorElements;
+  const RowSpread spread = spread_row(row_vectors, 1, 2, 2, device);
+  if (!device.has_async_copy || spread.vectors == 0) return false;
+  const uint32_t inputs = args.second != nullptr ? 2 : 1;
+  const uint32_t lds_bytes = 3 * inputs * spread.vectors * spread.threads * 16;
+  // Each workgroup also has about 5 KiB for parts, quantisers and the driver's own use.
+  const uint32_t per_cu = std::min<uint32_t>(device.threads_per_cu / spread.threads,
+                                             device.lds_per_cu / (lds_bytes + 5 * 1024));
+  const uint64_t teams = uint64_t{per_cu} * device.cu_count;
+  if (per_cu == 0 || static_cast<uint64_t>(args.rows) < 2 * teams) return false;
+  launch = make_launch(args, teams, spread);
+  launch.lds_bytes = lds_bytes;
+  set_module(launch, "rms_norm_async");
+  set_name(launch.entry, "rms_norm_%s_async_%s", dtype_name(args.first_dtype),
+           quant_name(args.quant));
+  return true;
+}
+
+inline bool plan_norm(const RowArgs& args, const DeviceInfo& device, RowLaunch& launch) {
+  if (plan_ring(args, device, launch)) return true;
+  RowSpread spread = choose_spread(args, 4, device);
+  if (spread.vectors == 0) return false;
+  // Many rows: two vectors a lane, so that prefetch keeps more bytes on the way per wave.
+  const bool is_many = args.rows >= 4ll * device.cu_count;
+  if (is_many && spread.cluster == 1 && spread.vectors == 1) {
+    const uint32_t row_vectors = args.hidden / kVectorElements;
+    if (row_vectors >= 2u * device.wave_size) spread = spread_row(row_vectors, 1, 2, 2, device);
+  }
+  uint64_t teams = std::min<uint64_t>(args.rows, 1u << 30);
+  if (!device.has_async_copy) {
+    // 64 VGPRs allow 8 waves a SIMD with up to two vectors, 128 allow 4.
+    const uint32_t resident = spread.vectors <= 2 ? device.threads_per_cu : device.threads_per_cu / 2;
+    teams = std::min<uint64_t>(teams, uint64_t{resident / spread.threads} * device.cu_count);
+  }
+  launch = make_launch(args, teams, spread);
+  set_module(launch, "rms_norm_%s", dtype_name(args.first_dtype));
+  set_name(launch.entry, "rms_norm_%s_v%u_%s", dtype_name(args.first_dtype), spread.vectors,
+           quant_name(args.quant));
+  return true;
+}
+
+// Threads of a flat workgroup, up to 256, that leave the fewest lanes without work.
+inline uint32_t flat_threads(uint32_t row_vectors, uint32_t vectors, const DeviceInfo& device) {
+  uint32_t best = 256;
+  for (uint32_t threads = 256; threads >= 128; threads -= device.wave_size) {
+    const auto lanes = [&](uint32_t t) { return round_up(row_vectors, t * vectors); };
+    if (lanes(threads) < lanes(best)) best = threads;
+  }
+  return std::min(best, round_up(divide_up(row_vectors, vectors), device.wave_size));
+}
+
+inline bool plan_silu(const RowArgs& args, const DeviceInfo& device, RowLaunch& launch) {
+  const char* type = dtype_name(args.first_dtype);
+  set_module(launch, "silu_mul_%s", type);
+  if (args.quant == Quant::kPerToken) {
+    const RowSpread spread = choose_spread(args, 8, device);
+    if (spread.vectors == 0 || args.rows * spread.cluster > 0x7fffffffll) return false;
+    launch = make_launch(args, args.rows, spread);
+    set_module(launch, "silu_mul_%s", type);
+    set_name(launch.entry, "silu_mul_%s_v%u_per_token", type, spread.vectors);
+    return true;
+  }
+  const uint32_t row_vectors = args.hidden / kVectorElements;
+  const uint64_t lanes = static_cast<uint64_t>(args.rows) * row_vectors;
+  const uint64_t resident = uint64_t(device.cu_count) * device.threads_per_cu;
+  const uint32_t vectors = lanes >= 4 * resident ? 2 : 1;
+  const uint32_t threads = flat_threads(row_vectors, vectors, device);
+  const uint32_t chunks = divide_up(row_vectors, uint64_t{threads} * vectors);
+  if (args.rows * chunks > 0x7fffffffll) return false;
+  launch = make_launch(args, static_cast<uint64_t>(args.rows) * chunks, {1, threads, vectors});
+  launch.args.chunks = chunks;
+  set_module(launch, "silu_mul_%s", type);
+  set_name(launch.entry, "silu_mul_%s_v%u_%s", type, vectors,
+           args.quant == Quant::kPerGroup ? "per_group" : "static");
+  return true;
+}
+
+// The kernels that take anything: 256 threads a row, rows in turns.
+inline RowLaunch plan_any(const RowArgs& args, const char* entry, const DeviceInfo& device) {
+  const uint64_t resident = 8ull * device.cu_count;
+  RowLaunch launch = make_launch(args, std::min<uint64_t>(args.rows, resident), {1, 256, 0});
+  set_module(launch, "rows_any");
+  set_name(launch.entry, "%s", entry);
+  return launch;
+}
+
+// Plans a problem; returns the number of launches, to be made in order on one stream.
+inline int plan_rows(const RowProblem& problem, const DeviceInfo& device, RowLaunch* launches) {
+  RowProblem settled = problem;
+  RowArgs& args = settled.args;
+  settle_overflow(args, device);
+  args.inverse_hidden = 1.0f / static_cast<float>(args.hidden);
+  int count = 0;
+  if (args.rows > 0 && args.hidden > 0) {
+    RowLaunch& launch = launches[count++];
+    const bool is_vector = is_vector_problem(settled) &&
+                           (problem.is_per_tensor || is_vector_quant(args, device));
+    const bool is_planned = is_vector && (problem.is_norm ? plan_norm(args, device, launch)
+                                                          : plan_silu(args, device, launch));
+    if (!is_planned) {
+      launch = plan_any(args, problem.is_norm ? "rms_norm_any" : "silu_mul_any", device);
+    }
+  }
+  if (problem.is_per_tensor) {
+    launches[count] = plan_any(args, "tensor_scale", device);
+    launches[count].grid = launches[count].args.workgroups = 1;
+    launches[count].block = launches[count].args.threads = 1024;
+    ++count;
+    if (count == 2) {
+      RowLaunch& launch = launches[count++];
+      launch = plan_any(args, "tensor_quantize", device);
+      const uint64_t needed = (static_cast<uint64_t>(args.rows) * args.hidden + 255) / 256;
+      launch.grid = static_cast<uint32_t>(std::min<uint64_t>(needed, 8ull * device.cu_count));
+      launch.args.workgroups = launch.grid;
+    }
+  }
+  return count;
+}
+
+}  // namespace mi300
