@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+import textwrap
 import time
 import warnings
 from collections import Counter
@@ -27,6 +28,7 @@ import mi300_inductor as mi
 from benchmarks.decoding import Decoder, Decoding, llama_config, random_llama, random_prompts
 from mi300_inductor.report import GraphReport
 
+RIGHT = ("right",) * 3
 WORD = {"static": "FP8, static scales", "per_token": "FP8, scales per token", "none": "bf16"}
 
 
@@ -99,29 +101,30 @@ def places(layers: int, quant: str) -> dict[str, tuple[int, str]]:
 
 
 def fusion_table(graphs: dict[str, GraphReport], layers: int, quant: str) -> str:
-    counts = {phase: graph.counts for phase, graph in graphs.items()}
+    counts = [graph.counts for graph in graphs.values()]
     expected = places(layers, quant)
     rows = []
-    for kind in [*expected, *sorted(set().union(*counts.values()) - set(expected))]:
+    for kind in [*expected, *sorted(set().union(*counts) - set(expected))]:
         total, where = expected.get(kind, (0, "elsewhere"))
-        found = [count.get(kind, 0) for count in counts.values()]
-        rows.append([kind, where, total, *found, f"{found[-1] / layers:.2f}"])
-    return tabulate(rows, ["fused", "where", "places", *counts, "per layer"])
+        found = [count.get(kind, 0) for count in counts]
+        rows.append([kind, where, *(f"{n} of {total}" for n in found), f"{found[-1] / layers:.2f}"])
+    headers = ["fused", "where", *graphs, "per layer"]
+    return tabulate(rows, headers, disable_numparse=True, colalign=("left", "left", *RIGHT))
 
 
 def refusal_table(graphs: dict[str, GraphReport]) -> str:
     seen = Counter(
-        (item.kind, item.reason, item.hint, item.source.split(": ")[-1].strip())
+        (item.kind, item.reason, item.hint, item.source.split(": ", 1)[-1].strip())
         for graph in graphs.values()
         for item in graph.rejected
     )
-    if not seen:
-        return "none"
-    return "\n".join(
-        f"{count:4} x {kind}: {reason}\n         at: {source or '(no source line)'}\n"
-        f"         to get it: {hint}"
-        for (kind, reason, hint, source), count in seen.most_common()
-    )
+    parts = []
+    for (kind, reason, hint, source), count in seen.most_common():
+        parts.append(f"{count} x {kind}, at: {source or '(no source line)'}")
+        for label, text in (("why", reason), ("to do", hint)):
+            lines = textwrap.wrap(text, 84)
+            parts += [f"    {label + ':':<7}{lines[0]}", *(f"{'':11}{line}" for line in lines[1:])]
+    return "\n".join(parts) or "none"
 
 
 def compile_with(model: torch.nn.Module, backend: str, mode: str | None) -> torch.nn.Module:
@@ -136,38 +139,28 @@ def graph_count() -> int:
 
 def agreement_table(runs: dict[str, Decoding]) -> str:
     eager = runs["eager"]
-    gaps = torch.stack(eager.logits).topk(2, -1).values.diff(dim=-1).abs()
     rows = []
     for name in ("inductor", "mi300"):
         pairs = zip(runs[name].logits, eager.logits, strict=True)
         worst = max((logits - exact).abs().max().item() for logits, exact in pairs)
         equal = int((runs[name].tokens == eager.tokens).sum())
-        total = eager.tokens.numel()
-        rows.append([name, f"{equal} of {total}", f"{worst:.3g}", f"{gaps.median().item():.3g}"])
-    headers = [
-        "against eager",
-        "equal tokens",
-        "largest logit difference",
-        "eager's median top-2 gap",
-    ]
-    return tabulate(rows, headers, disable_numparse=True)
+        rows.append([name, f"{equal} of {eager.tokens.numel()}", f"{worst:.3g}"])
+    gap = torch.stack(eager.logits).topk(2, -1).values.diff(dim=-1).abs().median().item()
+    headers = ["against eager", "equal tokens", "largest logit difference"]
+    table = tabulate(rows, headers, disable_numparse=True, colalign=("left", *RIGHT[:2]))
+    return f"{table}\nEager's best token leads the second by {gap:.3g} in the median."
 
 
 def time_table(runs: dict[str, Decoding]) -> str:
     mi300 = runs["mi300"]
-    rows = [
-        [
-            name,
-            f"{run.prefill:.1f}",
-            f"{run.prefill / mi300.prefill:.2f}",
-            f"{run.decode:.2f}",
-            f"{run.decode / mi300.decode:.2f}",
-            "-" if name == "eager" else f"{sum(run.first_s):.1f}",
-        ]
-        for name, run in runs.items()
-    ]
-    headers = ["", "prefill ms", "/ mi300", "decode step ms", "/ mi300", "first calls s"]
-    return tabulate(rows, headers, disable_numparse=True, colalign=("left", *["right"] * 5))
+    rows = []
+    for name, run in runs.items():
+        row = [name]
+        for mine, ours in ((run.prefill, mi300.prefill), (run.decode, mi300.decode)):
+            row += [f"{mine:.2f}", "" if run is mi300 else f"{mine / ours:.2f}x"]
+        rows.append([*row, "" if name == "eager" else f"{sum(run.first_s):.1f}"])
+    headers = ["", "prefill ms", "mi300 gains", "decode step ms", "mi300 gains", "compile s"]
+    return tabulate(rows, headers, disable_numparse=True, colalign=("left", *RIGHT, *RIGHT[:2]))
 
 
 def more_row_counts(decoder: Decoder, prompt: torch.Tensor, console: Console) -> tuple[str, bool]:
