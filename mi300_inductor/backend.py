@@ -18,6 +18,7 @@ import mi300_inductor.ops  # noqa: F401  (registers the operators)
 from mi300_inductor import inductor
 from mi300_inductor.contract import check_totals
 from mi300_inductor.fusion_pass import Collector, FusionPass, RoundingMarks, collecting, finish
+from mi300_inductor.numerics_check import CheckedCall
 from mi300_inductor.options import Options
 from mi300_inductor.report import GraphReport, Report, listen
 from mi300_inductor.report_store import load_report, store_report
@@ -65,8 +66,10 @@ def _compile_graph(
         phase = "backward"
     has_subgraphs = any(isinstance(m, fx.GraphModule) for m in gm.modules() if m is not gm)
     collector = Collector(phase, checks_at_once=not has_subgraphs)
+    # A check needs the graph, which no cache keeps.
+    compile_graph = inductor.compile_uncached if options.check_numerics else inductor.compile_region
     with collecting(collector):
-        compiled = inductor.compile_region(gm, example_inputs, **kwargs)
+        compiled = compile_graph(gm, example_inputs, **kwargs)
         key = inductor.cache_key(compiled)
         stored = None
         if not collector.reports and key is not None:
@@ -83,7 +86,7 @@ def _compile_graph(
             store_report(key, report)
     if not (collector.reports and collector.checks_at_once):
         finish(report, options)
-    return compiled
+    return compiled if collector.checked is None else CheckedCall(collector.checked, compiled)
 
 
 def _merge(reports: Sequence[GraphReport], name: str, phase: str, options: Options) -> GraphReport:

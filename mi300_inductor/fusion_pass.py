@@ -22,6 +22,7 @@ from torch import fx
 
 from mi300_inductor import inductor
 from mi300_inductor.contract import check_graph
+from mi300_inductor.numerics_check import add_checks, copy_graph
 from mi300_inductor.options import Options
 from mi300_inductor.report import GraphReport, Report, record
 from mi300_inductor.report_graph import mark_fusions, snapshot
@@ -36,12 +37,14 @@ class Collector:
     """The compilation in progress: its phase, and the reports its passes make.
 
     `checks_at_once` says that a graph's report is complete when its pass ends, which is not so
-    when the graph has subgraphs with passes of their own.
+    when the graph has subgraphs with passes of their own. `checked` is left by the last pass, that
+    of the graph itself; see `numerics_check.py`.
     """
 
     phase: str
     checks_at_once: bool
     reports: list[GraphReport] = field(default_factory=list)
+    checked: fx.GraphModule | None = None
 
 
 _collector: ContextVar[Collector | None] = ContextVar("mi300_inductor_collector", default=None)
@@ -87,8 +90,11 @@ class FusionPass(inductor.CustomGraphPass):
         """
         gm = _module_of(graph)
         before = snapshot(gm)
-        result = run_engine(gm, self.options)
         collector = _collector.get()
+        original = copy_graph(gm) if collector and self.options.check_numerics else None
+        result = run_engine(gm, self.options)
+        if collector and original is not None:
+            collector.checked = add_checks(original, gm, result)
         phase = collector.phase if collector else _guess_phase(gm)
         report = GraphReport(
             name=f"{inductor.compile_id()} {phase}".strip(),
