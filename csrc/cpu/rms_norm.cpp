@@ -46,6 +46,9 @@ class NormProducer {
     residual_ = as_rows(add->residual);
     sum_dtype_ = add->sum_dtype;
     residual_out_ = at::empty(x.sizes(), x.options().dtype(add->residual_dtype));
+    residual_is_h_ = add->residual_dtype == sum_dtype_ || add->residual_dtype == at::kFloat;
+    is_uniform_ = x_.dtype == residual_->dtype && x_.dtype == sum_dtype_ &&
+                  x_.dtype == add->residual_dtype;
   }
 
   Shape shape() const { return shape_; }
@@ -55,10 +58,7 @@ class NormProducer {
   float prepare(int64_t row) const {
     c10::SmallVector<float, 64> partial((shape_.hidden + kChunk - 1) / kChunk);
     for_chunks(shape_.hidden, [&](int64_t begin, int64_t n) {
-      alignas(64) float h[kChunk];
-      load_h(row, begin, n, h);
-      store_residual(row * shape_.hidden + begin, h, n);
-      partial[begin / kChunk] = sum_of_squares(h, n);
+      partial[begin / kChunk] = add_and_sum_squares(row, begin, n);
     });
     double total = 0.0;
     for (float value : partial) total += value;
@@ -68,25 +68,28 @@ class NormProducer {
 
   void produce(int64_t row, float rstd, int64_t begin, int64_t n, float* y) const {
     load_h(row, begin, n, y);
-    const Vec factor(rstd), offset(weight_offset_);
     with_float_type(norm_dtype_, [&](auto norm_zero) {
       with_float_type(y_dtype_, [&](auto y_zero) {
         using Norm = decltype(norm_zero);
         using Y = decltype(y_zero);
-        const auto normalise = [&](int64_t i) {
-          const Pair h = load_pair(y + i);
-          return round_to<Norm>({h.low * factor, h.high * factor});
-        };
+        const Vec factor(rstd);
+        const auto normalise = [factor](const Vec& h) { return round_to<Norm>(h * factor); };
         if (!weight_) {
-          for_units(n, [&](int64_t i, int64_t) { store_pair(y + i, round_to<Y>(normalise(i))); });
-          return;
+          return for_units(n, [&](int64_t i, int64_t) {
+            store_pair(y + i, round_to<Y>(map(normalise, load_pair(y + i))));
+          });
         }
         with_float_type(weight_->dtype, [&](auto weight_zero) {
-          const auto* weight = reinterpret_cast<const decltype(weight_zero)*>(weight_->data) + begin;
+          const auto* weight = weight_->at<decltype(weight_zero)>(0) + begin;
+          const Vec offset(weight_offset_);
+          const bool has_offset = weight_offset_ != 0.0f;
           for_units(n, [&](int64_t i, int64_t count) {
-            const Pair v = normalise(i);
-            const Pair w = load_unit(weight + i, count);
-            store_pair(y + i, round_to<Y>({v.low * (w.low + offset), v.high * (w.high + offset)}));
+            Pair w = load_unit(weight + i, count);
+            if (has_offset) w = {w.low + offset, w.high + offset};
+            const auto weigh = [&](const Vec& h, const Vec& v) {
+              return round_to<Y>(normalise(h) * v);
+            };
+            store_pair(y + i, map(weigh, load_pair(y + i), w));
           });
         });
       });
@@ -94,47 +97,77 @@ class NormProducer {
   }
 
  private:
-  // h of elements [begin, begin + n), whole units of it; the padding is zero.
-  void load_h(int64_t row, int64_t begin, int64_t n, float* h) const {
+  // Sum of squares of h over a chunk; stores the new residual on the way.
+  float add_and_sum_squares(int64_t row, int64_t begin, int64_t n) const {
+    Pair sum = {Vec(0.0f), Vec(0.0f)};
+    const auto add_square = [](const Vec& v, const Vec& s) { return at::vec::fmadd(v, v, s); };
     with_float_type(x_.dtype, [&](auto x_zero) {
-      const auto* x = reinterpret_cast<const decltype(x_zero)*>(x_.row(row)) + begin;
+      using X = decltype(x_zero);
+      const X* x = x_.at<X>(row) + begin;
       if (!residual_) {
-        for_units(n, [&](int64_t i, int64_t count) { store_pair(h + i, load_unit(x + i, count)); });
-        return;
-      }
-      with_float_type(residual_->dtype, [&](auto residual_zero) {
-        const auto* residual =
-            reinterpret_cast<const decltype(residual_zero)*>(residual_->row(row)) + begin;
-        with_float_type(sum_dtype_, [&](auto sum_zero) {
-          for_units(n, [&](int64_t i, int64_t count) {
-            const Pair a = load_unit(x + i, count), b = load_unit(residual + i, count);
-            store_pair(h + i, round_to<decltype(sum_zero)>({a.low + b.low, a.high + b.high}));
-          });
+        return for_units(n, [&](int64_t i, int64_t count) {
+          sum = map(add_square, load_unit(x + i, count), sum);
         });
+      }
+      const int64_t offset = row * shape_.hidden + begin;
+      if (is_uniform_) {
+        const X* residual = residual_->at<X>(row) + begin;
+        X* to = static_cast<X*>(residual_out_.data_ptr()) + offset;
+        return for_units(n, [&](int64_t i, int64_t count) {
+          const Pair h = map([](const Vec& a, const Vec& b) { return round_to<X>(a + b); },
+                             load_unit(x + i, count), load_unit(residual + i, count));
+          store_rounded<X>(to + i, h, count);
+          sum = map(add_square, h, sum);
+        });
+      }
+      alignas(64) float h[kChunk];
+      add_residual(row, begin, n, h);
+      for_units(n, [&](int64_t i, int64_t) { sum = map(add_square, load_pair(h + i), sum); });
+      with_float_type(residual_out_.scalar_type(), [&](auto zero) {
+        auto* to = static_cast<decltype(zero)*>(residual_out_.data_ptr()) + offset;
+        for_units(n, [&](int64_t i, int64_t count) {
+          store_unit(to + i, load_pair(h + i), count);
+        });
+      });
+    });
+    float lanes[kLanes];
+    (sum.low + sum.high).store(lanes);
+    float total = 0.0f;
+    for (float lane : lanes) total += lane;
+    return total;
+  }
+
+  // h of elements [begin, begin + n), from the new residual if that holds it exactly.
+  void load_h(int64_t row, int64_t begin, int64_t n, float* h) const {
+    if (residual_ && !residual_is_h_) return add_residual(row, begin, n, h);
+    with_float_type(residual_ ? residual_out_.scalar_type() : x_.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      const T* from = residual_ ? static_cast<const T*>(residual_out_.const_data_ptr()) +
+                                      row * shape_.hidden
+                                : x_.at<T>(row);
+      for_units(n, [&](int64_t i, int64_t count) {
+        store_pair(h + i, load_unit(from + begin + i, count));
       });
     });
   }
 
-  void store_residual(int64_t offset, const float* h, int64_t n) const {
-    if (!residual_) return;
-    with_float_type(residual_out_.scalar_type(), [&](auto zero) {
-      auto* to = static_cast<decltype(zero)*>(residual_out_.data_ptr()) + offset;
-      for_units(n, [&](int64_t i, int64_t count) { store_unit(to + i, load_pair(h + i), count); });
+  // x + residual, rounded to the sum's dtype, for any dtypes.
+  void add_residual(int64_t row, int64_t begin, int64_t n, float* h) const {
+    with_float_type(x_.dtype, [&](auto zero) {
+      const auto* x = x_.at<decltype(zero)>(row) + begin;
+      for_units(n, [&](int64_t i, int64_t count) { store_pair(h + i, load_unit(x + i, count)); });
     });
-  }
-
-  static float sum_of_squares(const float* h, int64_t n) {
-    Vec low(0.0f), high(0.0f);
-    for_units(n, [&](int64_t i, int64_t) {
-      const Pair v = load_pair(h + i);
-      low = at::vec::fmadd(v.low, v.low, low);
-      high = at::vec::fmadd(v.high, v.high, high);
+    with_float_type(residual_->dtype, [&](auto zero) {
+      const auto* residual = residual_->at<decltype(zero)>(row) + begin;
+      with_float_type(sum_dtype_, [&](auto sum_zero) {
+        for_units(n, [&](int64_t i, int64_t count) {
+          const auto add = [](const Vec& a, const Vec& b) {
+            return round_to<decltype(sum_zero)>(a + b);
+          };
+          store_pair(h + i, map(add, load_pair(h + i), load_unit(residual + i, count)));
+        });
+      });
     });
-    float lanes[kLanes];
-    (low + high).store(lanes);
-    float sum = 0.0f;
-    for (float lane : lanes) sum += lane;
-    return sum;
   }
 
   Shape shape_;
@@ -144,6 +177,8 @@ class NormProducer {
   at::ScalarType norm_dtype_, y_dtype_;
   at::ScalarType sum_dtype_ = at::kFloat;
   at::Tensor residual_out_;
+  bool is_uniform_ = false;     // x, residual, their sum and the new residual have one dtype
+  bool residual_is_h_ = false;  // the new residual holds h without another rounding
 };
 
 using Tensor = at::Tensor;

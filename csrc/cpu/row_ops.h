@@ -32,6 +32,10 @@ struct Rows {
   int64_t row_bytes;
 
   const char* row(int64_t i) const { return data + i * row_bytes; }
+  template <typename T>
+  const T* at(int64_t i) const {
+    return reinterpret_cast<const T*>(row(i));
+  }
 };
 
 Rows as_rows(const at::Tensor& tensor);

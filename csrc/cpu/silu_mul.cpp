@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "row_ops.h"
+#include "silu.h"
 
 namespace mi300 {
 namespace {
@@ -37,23 +38,19 @@ class SiluProducer {
 
   void produce(int64_t row, Nothing, int64_t begin, int64_t n, float* y) const {
     with_float_type(gate_.dtype, [&](auto zero) {
-      const auto* gate = reinterpret_cast<const decltype(zero)*>(gate_.row(row)) + begin;
+      const auto* gate = gate_.at<decltype(zero)>(row) + begin;
       with_float_type(act_dtype_, [&](auto act_zero) {
         using Act = decltype(act_zero);
         if (!sigmoid_dtype_) {
-          for_units(n, [&](int64_t i, int64_t count) {
-            const Pair g = load_unit(gate + i, count);
-            store_pair(y + i, round_to<Act>({g.low / one_plus_exp(g.low.neg()),
-                                             g.high / one_plus_exp(g.high.neg())}));
+          return for_units(n, [&](int64_t i, int64_t count) {
+            store_pair(y + i, round_to<Act>(silu(load_unit(gate + i, count))));
           });
-          return;
         }
         with_float_type(*sigmoid_dtype_, [&](auto sigmoid_zero) {
           for_units(n, [&](int64_t i, int64_t count) {
             const Pair g = load_unit(gate + i, count);
-            const Pair s = round_to<decltype(sigmoid_zero)>(
-                {one_plus_exp(g.low.neg()).reciprocal(), one_plus_exp(g.high.neg()).reciprocal()});
-            store_pair(y + i, round_to<Act>({g.low * s.low, g.high * s.high}));
+            const Pair s = round_to<decltype(sigmoid_zero)>(sigmoid(g));
+            store_pair(y + i, round_to<Act>(map(product, g, s)));
           });
         });
       });
@@ -62,15 +59,15 @@ class SiluProducer {
   }
 
  private:
-  static Vec one_plus_exp(const Vec& v) { return Vec(1.0f) + v.exp(); }
+  static Vec product(const Vec& a, const Vec& b) { return a * b; }
 
   void multiply_up(int64_t row, int64_t begin, int64_t n, float* y) const {
     with_float_type(up_.dtype, [&](auto zero) {
-      const auto* up = reinterpret_cast<const decltype(zero)*>(up_.row(row)) + begin;
+      const auto* up = up_.at<decltype(zero)>(row) + begin;
       with_float_type(y_dtype_, [&](auto y_zero) {
         for_units(n, [&](int64_t i, int64_t count) {
-          const Pair a = load_pair(y + i), u = load_unit(up + i, count);
-          store_pair(y + i, round_to<decltype(y_zero)>({a.low * u.low, a.high * u.high}));
+          const Pair v = map(product, load_pair(y + i), load_unit(up + i, count));
+          store_pair(y + i, round_to<decltype(y_zero)>(v));
         });
       });
     });

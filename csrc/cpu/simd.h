@@ -1,16 +1,20 @@
 // Vector building blocks of the CPU kernels: loads, stores and roundings between float32 and the
-// 16-bit types on at::vec, and FP8 encoders in integer registers.
+// 16-bit types, and selections, on at::vec.
 //
 // Kernels work on chunks of float32 in L1. A chunk buffer is padded to whole units, so only reads
-// from and writes to tensors have tails; padding holds finite zeros after a load.
+// from and writes to tensors have tails; padding holds finite zeros after a load. The only
+// conditions on the instruction set are here and in fp8.h.
 #pragma once
 
 #include <ATen/cpu/vec/functional.h>
 #include <ATen/cpu/vec/vec.h>
 #include <c10/core/ScalarType.h>
+#include <c10/macros/Macros.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 namespace mi300 {
 
@@ -21,62 +25,179 @@ using IntVec = at::vec::Vectorized<int32_t>;
 constexpr int64_t kLanes = Vec::size();
 constexpr int64_t kUnit = 2 * kLanes;
 
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+constexpr bool kHasFma = true;
+#else
+constexpr bool kHasFma = false;
+#endif
+
 constexpr int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
 struct Pair {
   Vec low, high;
 };
 
-inline Pair load_pair(const float* p) { return {Vec::loadu(p), Vec::loadu(p + kLanes)}; }
+// f(low half) and f(high half).
+template <typename F>
+C10_ALWAYS_INLINE Pair map(F&& f, const Pair& a) {
+  return {f(a.low), f(a.high)};
+}
+template <typename F>
+C10_ALWAYS_INLINE Pair map(F&& f, const Pair& a, const Pair& b) {
+  return {f(a.low, b.low), f(a.high, b.high)};
+}
 
-inline void store_pair(float* p, const Pair& v) {
+C10_ALWAYS_INLINE Vec as_floats(const IntVec& v) { return at::vec::cast<float>(v); }
+C10_ALWAYS_INLINE IntVec as_ints(const Vec& v) { return at::vec::cast<int32_t>(v); }
+
+// a | (b & c)
+C10_ALWAYS_INLINE IntVec or_and(const IntVec& a, const IntVec& b, const IntVec& c) {
+#if defined(CPU_CAPABILITY_AVX512)
+  return _mm512_ternarylogic_epi32(a, b, c, 0xf8);
+#else
+  return a | (b & c);
+#endif
+}
+
+// `then` in the lanes where v is NaN.
+C10_ALWAYS_INLINE Vec if_nan(const Vec& v, const Vec& then, const Vec& otherwise) {
+#if defined(CPU_CAPABILITY_AVX512)
+  return _mm512_mask_mov_ps(otherwise, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), then);
+#else
+  return Vec::blendv(otherwise, then, v != v);
+#endif
+}
+
+// Whether any lane of the pair is NaN.
+C10_ALWAYS_INLINE bool any_nan(const Pair& v) {
+#if defined(CPU_CAPABILITY_AVX512)
+  return _mm512_cmp_ps_mask(v.low, v.high, _CMP_UNORD_Q) != 0;
+#elif defined(CPU_CAPABILITY_AVX2)
+  return _mm256_movemask_ps(_mm256_cmp_ps(v.low, v.high, _CMP_UNORD_Q)) != 0;
+#else
+  return v.low.has_inf_nan() || v.high.has_inf_nan();
+#endif
+}
+
+// Whether any |lane| of the pair is above `bound` or NaN.
+C10_ALWAYS_INLINE bool any_beyond(const Pair& v, float bound) {
+#if defined(CPU_CAPABILITY_AVX512)
+  const __m512 limit = _mm512_set1_ps(bound);
+  return (_mm512_cmp_ps_mask(_mm512_abs_ps(v.low), limit, _CMP_NLE_UQ) |
+          _mm512_cmp_ps_mask(_mm512_abs_ps(v.high), limit, _CMP_NLE_UQ)) != 0;
+#elif defined(CPU_CAPABILITY_AVX2)
+  const __m256 limit = _mm256_set1_ps(bound);
+  const __m256 low = _mm256_cmp_ps(v.low.abs(), limit, _CMP_NLE_UQ);
+  const __m256 high = _mm256_cmp_ps(v.high.abs(), limit, _CMP_NLE_UQ);
+  return _mm256_movemask_ps(_mm256_or_ps(low, high)) != 0;
+#else
+  float lanes[kUnit];
+  v.low.store(lanes);
+  v.high.store(lanes + kLanes);
+  return !std::all_of(lanes, lanes + kUnit, [&](float x) { return std::abs(x) <= bound; });
+#endif
+}
+
+// 1 / d to about 2^-22 or better; d is normal, finite and not huge.
+C10_ALWAYS_INLINE Vec approximate_reciprocal(const Vec& d) {
+#if defined(CPU_CAPABILITY_AVX512)
+  const Vec r = _mm512_rcp14_ps(d);
+#elif defined(CPU_CAPABILITY_AVX2)
+  const Vec r = _mm256_rcp_ps(d);
+#else
+  const Vec r = Vec(1.0f) / d;
+#endif
+  if constexpr (kHasFma) return r * at::vec::fnmadd(d, r, Vec(2.0f));
+  return r;
+}
+
+C10_ALWAYS_INLINE Pair load_pair(const float* p) { return {Vec::loadu(p), Vec::loadu(p + kLanes)}; }
+
+C10_ALWAYS_INLINE void store_pair(float* p, const Pair& v) {
   v.low.store(p);
   v.high.store(p + kLanes);
 }
 
 // Loads `count` <= kUnit elements and widens them; missing ones are zero.
 template <typename T>
-inline Pair load_unit(const T* p, int64_t count) {
+C10_ALWAYS_INLINE Pair load_unit(const T* p, int64_t count) {
   if constexpr (std::is_same_v<T, float>) {
-    if (count == kUnit) return load_pair(p);
-    const int64_t low = std::min(count, kLanes);
-    return {Vec::loadu(p, low), Vec::loadu(p + low, count - low)};
+    if (C10_LIKELY(count == kUnit)) return load_pair(p);
+    alignas(64) float padded[kUnit] = {};
+    std::memcpy(padded, p, static_cast<size_t>(count) * sizeof(float));
+    return load_pair(padded);
   } else {
     using TVec = at::vec::Vectorized<T>;
-    const TVec v = count == kUnit ? TVec::loadu(p) : TVec::loadu(p, count);
-    const auto [low, high] = at::vec::convert_to_float<T>(v);
+    alignas(64) T padded[kUnit];
+    if (C10_UNLIKELY(count != kUnit)) {
+      std::memset(padded, 0, sizeof(padded));
+      std::memcpy(padded, p, static_cast<size_t>(count) * sizeof(T));
+      p = padded;
+    }
+    const auto [low, high] = at::vec::convert_to_float<T>(TVec::loadu(p));
     return {low, high};
   }
 }
 
-// Rounds to T (nearest even) and stores the first `count` elements.
+// Rounds to the values that T holds (nearest even).
 template <typename T>
-inline void store_unit(T* p, const Pair& v, int64_t count) {
-  if constexpr (std::is_same_v<T, float>) {
-    if (count == kUnit) return store_pair(p, v);
-    const int64_t low = std::min(count, kLanes);
-    v.low.store(p, static_cast<int>(low));
-    if (count > low) v.high.store(p + low, static_cast<int>(count - low));
+C10_ALWAYS_INLINE Vec round_to(const Vec& v) {
+  if constexpr (std::is_same_v<T, c10::BFloat16>) {
+    const IntVec bits = as_ints(v);
+    const IntVec odd = (bits >> IntVec(16)) & IntVec(1);
+    const IntVec rounded = (bits + IntVec(0x7fff) + odd) & IntVec(-0x10000);
+    return if_nan(v, as_floats(IntVec(0x7fc00000)), as_floats(rounded));
+  } else if constexpr (std::is_same_v<T, c10::Half>) {
+#if defined(CPU_CAPABILITY_AVX512)
+    return _mm512_cvtph_ps(_mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+#elif defined(CPU_CAPABILITY_AVX2)
+    return _mm256_cvtph_ps(_mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+#else
+    const auto [low, high] = at::vec::convert_to_float<T>(at::vec::convert_from_float<T>(v, v));
+    return low;
+#endif
   } else {
-    at::vec::convert_from_float<T>(v.low, v.high).store(p, static_cast<int>(count));
-  }
-}
-
-// Rounds to the values that T holds.
-template <typename T>
-inline Pair round_to(const Pair& v) {
-  if constexpr (std::is_same_v<T, float>) {
     return v;
-  } else {
-    const auto [low, high] =
-        at::vec::convert_to_float<T>(at::vec::convert_from_float<T>(v.low, v.high));
-    return {low, high};
   }
+}
+
+template <typename T>
+C10_ALWAYS_INLINE Pair round_to(const Pair& v) {
+  return {round_to<T>(v.low), round_to<T>(v.high)};
 }
 
 template <typename T>
 inline float round_scalar(float v) {
   return static_cast<float>(static_cast<T>(v));
+}
+
+// Stores the first `count` elements of values that T holds exactly.
+template <typename T>
+C10_ALWAYS_INLINE void store_rounded(T* p, const Pair& v, int64_t count) {
+  alignas(64) T padded[kUnit];
+  T* to = C10_LIKELY(count == kUnit) ? p : padded;
+  if constexpr (std::is_same_v<T, float>) {
+    store_pair(to, v);
+#if defined(CPU_CAPABILITY_AVX512)
+  } else if constexpr (std::is_same_v<T, c10::BFloat16>) {
+    // The upper words of both vectors, in order.
+    const __m512i odd_words = _mm512_set_epi16(
+        63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27, 25, 23, 21, 19,
+        17, 15, 13, 11, 9, 7, 5, 3, 1);
+    _mm512_storeu_si512(to, _mm512_permutex2var_epi16(as_ints(v.low), odd_words, as_ints(v.high)));
+#endif
+  } else {
+    at::vec::convert_from_float<T>(v.low, v.high).store(to);
+  }
+  if (C10_UNLIKELY(count != kUnit)) {
+    std::memcpy(p, padded, static_cast<size_t>(count) * sizeof(T));
+  }
+}
+
+// Rounds to T and stores the first `count` elements.
+template <typename T>
+C10_ALWAYS_INLINE void store_unit(T* p, const Pair& v, int64_t count) {
+  store_rounded<T>(p, round_to<T>(v), count);
 }
 
 // Calls f with a value of the C++ type of a floating dtype; callers have checked the dtype.
@@ -94,98 +215,26 @@ inline decltype(auto) with_float_type(c10::ScalarType dtype, F&& f) {
 
 // Calls f(offset, count) for each unit of n elements.
 template <typename F>
-inline void for_units(int64_t n, F&& f) {
-  int64_t i = 0;
-  for (; i + kUnit <= n; i += kUnit) f(i, kUnit);
-  if (i < n) f(i, n - i);
+C10_ALWAYS_INLINE void for_units(int64_t n, F&& f) {
+  for (int64_t i = 0; i < n; i += kUnit) f(i, std::min(kUnit, n - i));
 }
 
-// An FP8 format as a float32 sees it. kMaxCode is the code of the largest finite value.
-template <int kMantissaBits, int kExponentBias, int kLargest, bool kNegativeZero>
-struct Fp8Format {
-  static constexpr int kMantissa = kMantissaBits;
-  static constexpr int kBias = kExponentBias;
-  static constexpr int kMaxCode = kLargest;
-  static constexpr bool kHasNegativeZero = kNegativeZero;
-};
-using E4m3fn = Fp8Format<3, 7, 0x7e, true>;
-using E4m3fnuz = Fp8Format<3, 8, 0x7f, false>;
-using E5m2 = Fp8Format<2, 15, 0x7b, true>;
-
-// Codes for values without a finite code: PyTorch's casts differ between formats and versions.
-struct Fp8Specials {
-  int32_t overflow, infinity, nan;
-};
-
-inline IntVec select(const IntVec& if_zero, const IntVec& if_ones, const IntVec& mask) {
-  return IntVec::blendv(if_zero, if_ones, mask);
-}
-
-// Converts to codes, one per 32-bit lane: nearest even, subnormals included.
-template <typename Format>
-inline IntVec encode(const Vec& v, const Fp8Specials& specials) {
-  constexpr int kShift = 23 - Format::kMantissa;
-  constexpr int32_t kMinNormal = (128 - Format::kBias) << 23;
-  constexpr int32_t kRebias = (127 - Format::kBias) << 23;
-  // Adding 2^(23 - subnormal exponent) makes the FPU round a subnormal's code into the low bits.
-  constexpr int32_t kMagic = (128 - Format::kBias + kShift) << 23;
-  const IntVec shift(kShift);
-  const IntVec bits = at::vec::cast<int32_t>(v);
-  const IntVec magnitude = bits & IntVec(0x7fffffff);
-  const IntVec sign = (bits >> IntVec(24)) & IntVec(0x80);
-  const IntVec odd = (magnitude >> shift) & IntVec(1);
-  const IntVec normal =
-      (magnitude + odd + IntVec((1 << (kShift - 1)) - 1 - kRebias)) >> shift;
-  const Vec magic = at::vec::cast<float>(IntVec(kMagic));
-  const IntVec subnormal =
-      at::vec::cast<int32_t>(at::vec::cast<float>(magnitude) + magic) - IntVec(kMagic);
-  IntVec code = select(normal, subnormal, magnitude < IntVec(kMinNormal));
-  code = select(code, IntVec(specials.overflow), code > IntVec(Format::kMaxCode));
-  code = select(code, IntVec(specials.infinity), magnitude == IntVec(0x7f800000));
-  code = select(code, IntVec(specials.nan), magnitude > IntVec(0x7f800000));
-  if constexpr (Format::kHasNegativeZero) return code | sign;
-  return select(code | sign, IntVec(0), code == IntVec(0));
-}
-
-// Writes the low byte of each lane.
-inline void store_bytes(uint8_t* p, const IntVec& low, const IntVec& high) {
-#if defined(CPU_CAPABILITY_AVX512)
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(low));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(p + kLanes), _mm512_cvtepi32_epi8(high));
-#elif defined(CPU_CAPABILITY_AVX2)
-  // The packs work within 128-bit halves: [l0 h0 | l1 h1] in dwords, put back in order.
-  const __m256i words = _mm256_packus_epi32(low, high);
-  const __m256i bytes = _mm256_packus_epi16(words, words);
-  const __m256i ordered =
-      _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 3, 6, 7));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(ordered));
-#else
-  int32_t lanes[kUnit];
-  low.store(lanes);
-  high.store(lanes + kLanes);
-  for (int64_t i = 0; i < kUnit; ++i) p[i] = static_cast<uint8_t>(lanes[i]);
-#endif
-}
-
-template <typename Format>
-inline void store_codes(uint8_t* p, const Pair& v, const Fp8Specials& specials, int64_t count) {
-  const IntVec low = encode<Format>(v.low, specials);
-  const IntVec high = encode<Format>(v.high, specials);
-  if (count == kUnit) return store_bytes(p, low, high);
-  uint8_t bytes[kUnit];
-  store_bytes(bytes, low, high);
-  std::memcpy(p, bytes, static_cast<size_t>(count));
-}
-
-// Largest lane, NaN if any lane is NaN.
-inline float reduce_max(const Vec& v) {
-  float lanes[kLanes];
-  v.store(lanes);
-  float largest = lanes[0];
-  for (int64_t i = 1; i < kLanes; ++i) {
-    if (!(lanes[i] <= largest) && largest == largest) largest = lanes[i];
-  }
-  return largest;
+// Largest |p[i]|, NaN if there is one; 0 for n = 0. As integers, magnitudes order like floats and
+// NaN is above all.
+inline float max_magnitude(const float* p, int64_t n) {
+  IntVec low(0), high(0);
+  const IntVec magnitude(0x7fffffff);
+  for_units(n, [&](int64_t i, int64_t count) {
+    const Pair v = load_unit(p + i, count);
+    low = at::vec::maximum(low, as_ints(v.low) & magnitude);
+    high = at::vec::maximum(high, as_ints(v.high) & magnitude);
+  });
+  int32_t lanes[kLanes];
+  at::vec::maximum(low, high).store(lanes);
+  const int32_t largest = *std::max_element(lanes, lanes + kLanes);
+  float value;
+  std::memcpy(&value, &largest, sizeof(value));
+  return value;
 }
 
 }  // namespace mi300

@@ -121,8 +121,8 @@ def check_y(y, expected, rounded_to, seed):
         ratio = max(torch.finfo(dtype).eps for dtype in rounded_to) / torch.finfo(y.dtype).eps
         close = (distance <= 2 * ratio) | y.isnan()
     assert close.all(), f"seed {seed}"
-    # An fp32 rstd one ulp off flips some 0.02 % of fp16 roundings: small tensors need the slack.
-    assert (~same).sum() <= max(4, y.numel() // 1000), f"seed {seed}"
+    # An fp32 rstd one ulp off flips some 0.02 % of fp16 roundings, each of two roundings.
+    assert (~same).sum() <= max(4, y.numel() // 500), f"seed {seed}"
 
 
 def check_call(op, args, seed):
