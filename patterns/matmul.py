@@ -96,7 +96,7 @@ def _describe(match: Match) -> Matmul | Refusal:
 
 def _is_scale(scale: Term, size: Dim) -> bool:
     others = [dim for dim in scale.shape if not same_dim(dim, 1)]
-    return scale.dtype == torch.float32 and (not others or same_shape(others, [size]))
+    return scale.is_const or scale.dtype == torch.float32 and (not others or same_shape(others, [size]))
 
 
 def _is_anchor(term: Term) -> bool:

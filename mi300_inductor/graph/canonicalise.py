@@ -88,7 +88,13 @@ class Canonicaliser:
         return self.make(op, args, attrs, value.dtype, tuple(value.shape))
 
     def constant_tensor(self, node: fx.Node) -> Tensor | None:
-        """The value of a `get_attr` node that is a small constant tensor."""
+        """The value of a `get_attr` node that is a one-element literal of the model's code.
+
+        Parameters and buffers are attributes too where a model is compiled ahead of time; those
+        stay tensors.
+        """
+        if not str(node.target).startswith("_tensor_constant"):
+            return None
         value: Any = self._module
         for part in str(node.target).split("."):
             value = getattr(value, part, None)

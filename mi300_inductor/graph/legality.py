@@ -17,6 +17,10 @@ from mi300_inductor.graph.region import Region
 from mi300_inductor.graph.term import strip_widening
 
 
+# Put by torch.export behind casts; it only compares dtypes and devices, which stay as they are.
+CHECK = torch.ops.aten._assert_tensor_metadata.default
+
+
 @dataclass(frozen=True)
 class _Taken:
     kind: str
@@ -85,7 +89,7 @@ class Legality:
         self, nodes: set[fx.Node], available: set[fx.Node]
     ) -> Refusal | None:
         for node in sorted(nodes - available, key=self._order.__getitem__):
-            outside = [user for user in node.users if user not in nodes]
+            outside = [u for u in node.users if u not in nodes and u.target is not CHECK]
             if not outside:
                 continue
             user = min(outside, key=self._order.__getitem__)

@@ -16,6 +16,7 @@ import torch
 from torch import fx
 from torch._subclasses import FakeTensor
 
+from mi300_inductor.graph.legality import CHECK
 from mi300_inductor.graph.region import Region
 from mi300_inductor.graph.term import Term, same_dim, same_shape
 from mi300_inductor.op_schemas import overload
@@ -94,6 +95,8 @@ class Rewriter:
             return [self._scale(term, like) for term in value]
         if name in ("x", "residual", "gate", "up"):
             return self._reshaped(self._node(value), shape, like)
+        if name in ("scale_a", "scale_b"):
+            return self._scale(value, like)
         if name == "weight" and region.op == "skinny_gemm":
             return self._transposed(self._node(value), like)
         if name == "weight":
@@ -200,7 +203,10 @@ class Rewriter:
 
     def _erase_unused(self, nodes: frozenset[fx.Node]) -> None:
         for node in sorted(nodes, key=self._order.__getitem__, reverse=True):
-            if not node.users:
-                self._graph.erase_node(node)
+            if any(user.target is not CHECK for user in node.users):
+                continue
+            for check in list(node.users):
+                self._graph.erase_node(check)
+            self._graph.erase_node(node)
 
 
