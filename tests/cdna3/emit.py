@@ -21,6 +21,7 @@ _LANE = {
     "f64": (64, 1, "as_f64({})"),
     "u64": (64, 0, "{}"),
     "i64": (64, 0, "(i64){}"),
+    "low64": (64, 0, "{}"),
 }
 _RAW = {
     "f16": "from_f16({})",
@@ -35,7 +36,7 @@ _NAMES = "abce"
 def _c_type(kind: str) -> str:
     if kind in _C_TYPE:
         return _C_TYPE[kind]
-    return {"u16": "u32", "i16": "i32"}.get(kind, kind)
+    return {"u16": "u32", "i16": "i32", "low64": "u64"}.get(kind, kind)
 
 
 def _statement(code: str) -> str:
@@ -71,9 +72,8 @@ def _fetch(kind: str, k: int, name: str) -> str:
         return f"u64 m{name} = source_mask(w, i, {k});"
     bits, is_float, _ = _LANE[kind]
     if bits == 64:
-        return (
-            f"u64 b{name}[kLanes]; const u64 *p{name} = source64(w, i, {k}, b{name}, {is_float});"
-        )
+        low_only = int(kind == "low64")
+        return f"u64 b{name}[kLanes]; const u64 *p{name} = source64(w, i, {k}, b{name}, {is_float}, {low_only});"
     return (
         f"u32 b{name}[kLanes]; const u32 *p{name} = source(w, i, {k}, b{name}, {bits}, {is_float});"
     )
@@ -135,8 +135,7 @@ def _packed32(entry: Semantics) -> list[str]:
     lines += [f"float {n} = as_f32(s{n}[h][l]);" for n in _NAMES[:count]]
     lines.append(f"result[h][l] = from_f32(clamp_omod(i, {entry.code})); }}")
     lines.append(
-        "for (int h = 0; h < 2; h++) "
-        "put_lanes(w, i->o[0].reg + h, result[h], exec_of(w), kBothHalves);"
+        "for (int h = 0; h < 2; h++) put_defined(w, i->o[0].reg + h, result[h], kBothHalves, h);"
     )
     return lines
 
@@ -161,7 +160,8 @@ def _packed16(entry: Semantics) -> list[str]:
         )
     lines.append(f"both |= ({_RAW[kind].format(entry.code)} & 0xffff) << 16 * h; }}")
     lines.append("result[l] = both; }")
-    lines.append("put_lanes(w, i->o[0].reg, result, exec_of(w), kBothHalves);")
+    lines.append("put_defined(w, i->o[0].reg, result, kLowHalf, 0);")
+    lines.append("put_defined(w, i->o[0].reg, result, kHighHalf, 1);")
     return lines
 
 

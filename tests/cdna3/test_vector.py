@@ -309,7 +309,7 @@ def test_cndmask_and_exec_follow_the_mask(kernels):
 
 def test_half_precision(kernels):
     rng = np.random.default_rng()
-    x = (rng.normal(size=(LANES, 6)) * 100).astype(np.float32)
+    x = (rng.normal(size=(LANES, 6)) * 50).astype(np.float32)
     bits = x.view(np.uint32).copy()
     halves = rng.normal(size=(LANES, 6)).astype(np.float16)
     bits[:, 2:5] = halves.view(np.uint32)

@@ -17,8 +17,9 @@ static float float8_value(u8 code, int mantissa_bits) {
 static u8 float8_code(float x, int mantissa_bits) {
   int exponent_bits = 7 - mantissa_bits, bias = 1 << (exponent_bits - 1);
   if (isnan(x) || isinf(x)) return 0x80;
-  int exponent = 0;
-  if (x != 0) frexpf(x, &exponent), exponent--;
+  if (x == 0) return 0;
+  int exponent;
+  frexpf(x, &exponent), exponent--;
   if (exponent < 1 - bias) exponent = 1 - bias;
   // The spacing of codes at this exponent; nearbyint rounds to nearest even.
   float steps = nearbyintf(ldexpf(fabsf(x), mantissa_bits - exponent));

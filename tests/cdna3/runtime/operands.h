@@ -140,13 +140,23 @@ static inline const u32 *source(Wave *w, const Instruction *i, int k, u32 *out, 
   return out;
 }
 
-static const u64 *source64(Wave *w, const Instruction *i, int k, u64 *out, int is_float) {
+// Lanes of `lanes` in which a register was never written; its pending loads are checked.
+static u64 unwritten(Wave *w, unsigned reg, u64 lanes) {
+  check_waits(w, reg);
+  return lanes & ~(w->low[reg] & w->high[reg]);
+}
+
+// `low_only`: the low dword of the result depends on low dwords alone. Compilers leave the high one
+// undefined when they need 32 bits of such a result, and so does the executor.
+static const u64 *source64(Wave *w, const Instruction *i, int k, u64 *out, int is_float,
+                           int low_only) {
   const Operand *o = &i->o[k];
   u64 abs_mask = is_float && o->modifiers & kAbs ? ~((u64)1 << 63) : kAllLanes;
   u64 flip = is_float && o->modifiers & kNeg ? (u64)1 << 63 : 0;
   if (o->kind == kVector) {
     check_vector_read(w, o->reg, exec_of(w), kBothHalves);
-    check_vector_read(w, o->reg + 1u, exec_of(w), kBothHalves);
+    if (low_only) w->undefined[1] |= unwritten(w, o->reg + 1u, exec_of(w));
+    else check_vector_read(w, o->reg + 1u, exec_of(w), kBothHalves);
     const u32 *lo = w->v[o->reg], *hi = w->v[o->reg + 1];
     for (int l = 0; l < kLanes; l++) out[l] = (((u64)hi[l] << 32 | lo[l]) & abs_mask) ^ flip;
   } else {
@@ -164,7 +174,7 @@ static void source_packed32(Wave *w, const Instruction *i, int k, u32 (*out)[kLa
     unsigned bit = k - i->destinations;
     unsigned pick = (half ? i->op_sel_hi : i->op_sel) >> bit & 1;
     u32 flip = ((half ? i->neg_hi : i->neg_lo) >> bit & 1) ? 1u << 31 : 0;
-    if (o->kind == kVector) check_vector_read(w, o->reg + pick, exec_of(w), kBothHalves);
+    if (o->kind == kVector) w->undefined[half] |= unwritten(w, o->reg + pick, exec_of(w));
     u32 scalar = o->kind == kScalar ? read_sgpr(w, o->reg + pick) : o->lo;
     for (int l = 0; l < kLanes; l++)
       out[half][l] = (o->kind == kVector ? w->v[o->reg + pick][l] : scalar) ^ flip;
@@ -177,8 +187,11 @@ static const u32 *source_packed16(Wave *w, const Instruction *i, int k, u32 *out
   unsigned bit = k - i->destinations;
   unsigned lo = i->op_sel >> bit & 1, hi = i->op_sel_hi >> bit & 1;
   u32 flip = is_float ? (i->neg_lo >> bit & 1) << 15 | (u32)(i->neg_hi >> bit & 1) << 31 : 0;
-  if (o->kind == kVector)
-    check_vector_read(w, o->reg, exec_of(w), (lo | hi) << 1 | (!lo | !hi));
+  if (o->kind == kVector) {
+    check_waits(w, o->reg);
+    w->undefined[0] |= exec_of(w) & ~(lo ? w->high : w->low)[o->reg];
+    w->undefined[1] |= exec_of(w) & ~(hi ? w->high : w->low)[o->reg];
+  }
   u32 scalar = o->kind == kVector ? 0 : scalar32(w, i, k);
   for (int l = 0; l < kLanes; l++) {
     u32 x = o->kind == kVector ? w->v[o->reg][l] : scalar;
@@ -198,6 +211,15 @@ static inline void put_lanes(Wave *w, unsigned reg, const u32 *value, u64 lanes,
   }
   if (halves & kLowHalf) w->low[reg] |= lanes;
   if (halves & kHighHalf) w->high[reg] |= lanes;
+}
+
+// Half `part` of a two-part result: lanes without a value stay uninitialised.
+static void put_defined(Wave *w, unsigned reg, const u32 *value, unsigned halves, int part) {
+  u64 undefined = w->undefined[part] & exec_of(w);
+  put_lanes(w, reg, value, exec_of(w), halves);
+  if (halves & kLowHalf) w->low[reg] &= ~undefined;
+  if (halves & kHighHalf) w->high[reg] &= ~undefined;
+  w->undefined[part] = 0;
 }
 
 static float clamp_omod(const Instruction *i, float x) {
@@ -245,7 +267,7 @@ static inline void put(Wave *w, const Instruction *i, int k, u32 *value, unsigne
 static void put64(Wave *w, const Instruction *i, int k, const u64 *value) {
   u32 part[2][kLanes];
   for (int l = 0; l < kLanes; l++) part[0][l] = (u32)value[l], part[1][l] = (u32)(value[l] >> 32);
-  for (int h = 0; h < 2; h++) put_lanes(w, i->o[k].reg + h, part[h], exec_of(w), kBothHalves);
+  for (int h = 0; h < 2; h++) put_defined(w, i->o[k].reg + h, part[h], kBothHalves, h);
 }
 // The destination of a multiply-accumulate, read before it is written.
 static inline const u32 *old_value(Wave *w, const Instruction *i, unsigned bits) {

@@ -15,6 +15,7 @@ static void start_wave(Launch *launch, Group *group, Wave *w, u32 index) {
   w->vm_issued = w->vm_done = w->lgkm_issued = w->lgkm_done = 0;
   w->last_scalar_load = w->last_lds_write = 0;
   w->index = index, w->group = group, w->acquire_step = 0;
+  w->undefined[0] = w->undefined[1] = 0;
   memset(w->clock, 0, sizeof w->clock);
   w->clock[index] = 1;
   u32 threads = launch->block[0] * launch->block[1] * launch->block[2];

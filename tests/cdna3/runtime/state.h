@@ -98,6 +98,7 @@ typedef struct Wave {
   u32 clock[kMaxWaves];
   u32 at_barrier, ended, yield;
   u64 acquire_step;
+  u64 undefined[2];  // lanes whose low and high result of a two-part instruction have no value
   Group *group;
 } Wave;
 

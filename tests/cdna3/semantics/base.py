@@ -2,6 +2,7 @@
 
 A signature lists operand types as they stand in assembly text, `"f32 = f32 f32"`. Types:
     f16 f32 f64 i16 u16 i32 u32 i64 u64: one value per lane (or one scalar for scalar instructions)
+    low64: a u64 whose high dword may be undefined; the high dword of the result then is too
     pkf16 pki16 pku16 pkf32: two values per lane; the code is applied to each
     mask: one bit per lane, in a pair of scalar registers
     any: an operand that the named C function reads itself
