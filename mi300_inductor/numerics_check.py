@@ -97,7 +97,7 @@ def _role(value: fx.Node, call: fx.Node) -> str:
         source = node.args[0]
         assert isinstance(source, fx.Node)
         if node.target is operator.getitem and source is call:
-            return str(returns[node.args[1]].name)  # type: ignore[index]
+            return str(returns[node.args[1]].name)
         node = source
     return str(returns[0].name or "out")
 

@@ -8,6 +8,7 @@ from typing import Any, TypedDict, get_type_hints
 import torch
 from torch import Tensor
 
+from mi300_inductor.arch import CPU, detect
 from mi300_inductor.op_schemas import FP8_DTYPES
 
 ROUND_NOT = torch.float32
@@ -67,9 +68,8 @@ def static_settings(op: str, x: Tensor, given: Target) -> tuple[Any, ...]:
 
 
 def _settings(x: Tensor, given: Target) -> tuple[Any, ...]:
-    from mi300_inductor.quantize import device_dtype
-
-    q_dtype = given.get("q_dtype") or device_dtype(x.device)
+    target = detect(x.device) or CPU
+    q_dtype = given.get("q_dtype", target.fp8_dtype)
     largest = torch.finfo(q_dtype).max if q_dtype in FP8_DTYPES else 0.0
     return (
         q_dtype,
