@@ -34,14 +34,44 @@ def llama_config(hidden: int, layers: int, vocab: int) -> LlamaConfig:
 
 
 def random_llama(config: LlamaConfig, device: torch.device, seed: int) -> LlamaForCausalLM:
-    """A bf16 model with random weights, norm weights included."""
+    """A bf16 model with random weights, norm weights included.
+
+    As in trained models the residual stream is larger than what a layer adds to it: embeddings of
+    unit size, output projections smaller by the root of their number. With the default weights the
+    stream is nothing but the layers' sum, and one flipped FP8 code grows to the size of all
+    quantisation noise within a few layers, whoever computes.
+    """
     torch.manual_seed(seed)
     with torch.device(device):
         model = LlamaForCausalLM(config).to(torch.bfloat16).eval()
     for name, parameter in model.named_parameters():
         if name.endswith("norm.weight"):
             nn.init.normal_(parameter, 1.0, 0.1)
+        elif name.endswith("embed_tokens.weight"):
+            nn.init.normal_(parameter)
+        elif name.endswith(("o_proj.weight", "down_proj.weight")):
+            parameter.data.mul_((2 * config.num_hidden_layers) ** -0.5)
     return model
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How a run compares with eager's on the same contexts.
+
+    Attributes:
+        tokens: Number of tokens compared.
+        equal: How many are equal.
+        unexplained: How many of the others differ although eager's best token leads the second by
+            more than twice the largest logit difference at that place.
+        difference: Largest logit difference.
+        lead: Median lead of eager's best token.
+    """
+
+    tokens: int
+    equal: int
+    unexplained: int
+    difference: float
+    lead: float
 
 
 @dataclass
@@ -64,6 +94,22 @@ class Decoding:
     def tokens(self) -> Tensor:
         """The most likely token after the prompt and each step, [rows, 1 + steps]."""
         return torch.stack([logits.argmax(-1) for logits in self.logits], 1)
+
+    def compare(self, exact: Decoding) -> Agreement:
+        """Compares with a run that was fed the same tokens."""
+        pairs = list(zip(self.logits, exact.logits, strict=True))
+        differs = self.tokens != exact.tokens
+        # [rows, 1 + steps]
+        worst = torch.stack([(mine - other).abs().amax(-1) for mine, other in pairs], 1)
+        best = torch.stack([other.topk(2).values for other in exact.logits], 1)
+        lead = best[..., 0] - best[..., 1]
+        return Agreement(
+            tokens=differs.numel(),
+            equal=int((~differs).sum()),
+            unexplained=int((differs & (lead > 2 * worst)).sum()),
+            difference=worst.max().item(),
+            lead=lead.median().item(),
+        )
 
     @property
     def prefill(self) -> float:
