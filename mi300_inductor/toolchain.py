@@ -29,7 +29,7 @@ _HIP = (
     *("--no-gpu-bundle-output", "-mcode-object-version=5"),
 )
 _CUDA = (
-    *("-x", "cuda", "--cuda-gpu-arch=sm_90", "--cuda-device-only", "-nocudainc", "-nocudalib"),
+    *("-x", "cuda", "--cuda-gpu-arch=sm_90a", "--cuda-device-only", "-nocudainc", "-nocudalib"),
     # A CUDA installation is neither needed nor looked at; PTX 8.0 has all that the kernels use.
     *("-Wno-unknown-cuda-version", "-Xclang", "-target-feature", "-Xclang", "+ptx80"),
 )

@@ -1,6 +1,7 @@
 // C functions around the launcher's core, for Python (ctypes): no torch in this file.
 //
 // A function returns 0, or 1 after keeping the error's text for mi300_last_error.
+#include "gemm_plan.h"
 #include "row_plan.h"
 
 namespace {
@@ -57,10 +58,18 @@ MI300_EXPORT int mi300_plan_rows(const mi300::RowProblem* problem, const mi300::
   return mi300::plan_rows(*problem, *device, launches);
 }
 
+// Plans a skinny GEMM; a plan without launches means the vendor's library.
+MI300_EXPORT void mi300_plan_gemm(const mi300::GemmProblem* problem,
+                                  const mi300::DeviceInfo* device, mi300::GemmPlan* plan) {
+  *plan = mi300::plan_gemm(*problem, *device);
+}
+
 // Sizes of the structs that Python mirrors, to be compared with its own.
 MI300_EXPORT void mi300_struct_sizes(uint32_t* sizes) {
   sizes[0] = sizeof(mi300::DeviceInfo);
   sizes[1] = sizeof(mi300::RowProblem);
   sizes[2] = sizeof(mi300::RowLaunch);
   sizes[3] = sizeof(mi300::Launch);
+  sizes[4] = sizeof(mi300::GemmProblem);
+  sizes[5] = sizeof(mi300::GemmPlan);
 }

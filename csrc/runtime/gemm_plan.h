@@ -1,0 +1,294 @@
+// Which kernel runs a skinny GEMM and how it is launched: a pure function of problem and device.
+//
+// `mi300_inductor/gemm_plan.py` calls it too, so tests see what the operator launches. A plan is the
+// cheapest of all legal shapes by a small cost model; no launches mean the vendor's library.
+#pragma once
+
+#include <mi300/row_args.h>
+#include <mi300/skinny_gemm_args.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "launcher.h"
+
+namespace mi300 {
+
+enum class GemmForm : int32_t { kAny, kDense, kSparse, kRing, kGroup, kUnaligned, kVendor };
+
+// Of `args` everything that the caller knows is set; the launch geometry is still to do.
+struct GemmProblem {
+  SkinnyGemmArgs args;
+  int32_t operand;  // Dtype of both operands
+  GemmForm form;    // kAny lets the plan choose
+};
+
+// How the work is cut; see skinny_gemm_args.h.
+struct GemmShape {
+  GemmForm form;
+  uint32_t columns;  // limit of m of the entry
+  uint32_t tiles;    // row tiles of a wave
+  uint32_t waves;
+  uint32_t k_waves;
+  uint32_t splits;
+};
+
+struct GemmLaunch {
+  char module[32];
+  char entry[48];
+  uint32_t grid;
+  uint32_t block;
+  uint32_t cluster;
+  uint32_t lds_bytes;
+  uint32_t is_dependent;
+  SkinnyGemmArgs args;
+};
+
+struct GemmPlan {
+  GemmShape shape;
+  uint64_t workspace_bytes;  // for `partial` of all launches
+  uint32_t launch_count;
+  GemmLaunch launches[2];
+};
+
+constexpr uint32_t kGemmMaxRows = 64;
+constexpr uint32_t kGemmTileRows = 16;
+constexpr uint32_t kGemmStageBytes = 128;
+constexpr uint32_t kGemmDepth = 4;  // kStreamDepth of weight_stream.h; kRingSlots of weight_ring.h
+
+constexpr uint32_t kGemmLdsAlwaysRaised = 48 * 1024 + 16;
+
+inline uint32_t gemm_divide_up(uint64_t a, uint64_t b) {
+  return static_cast<uint32_t>((a + b - 1) / b);
+}
+
+inline bool is_gemm_aligned(const SkinnyGemmArgs& args) {
+  const auto is_multiple = [](uint64_t value) { return value % 16 == 0; };
+  return is_multiple(reinterpret_cast<uintptr_t>(args.weight)) &&
+         is_multiple(reinterpret_cast<uintptr_t>(args.activation)) && is_multiple(args.row_bytes) &&
+         is_multiple(args.weight_stride) && is_multiple(args.activation_stride);
+}
+
+// Bytes of LDS of a workgroup: ring of weights, activations, the waves' sums, the parts received.
+inline uint32_t gemm_lds_bytes(const GemmShape& shape, uint32_t m, uint32_t split_stages,
+                               uint32_t chunk, const DeviceInfo& device) {
+  const bool is_ring = shape.form == GemmForm::kRing;
+  const bool has_ring = is_ring || (device.has_async_copy && shape.form != GemmForm::kUnaligned);
+  const uint32_t rows = shape.waves / shape.k_waves * shape.tiles * kGemmTileRows;
+  const uint32_t held = shape.form == GemmForm::kGroup ? shape.columns : m;
+  const uint32_t stage = shape.tiles * kGemmTileRows * kGemmStageBytes;
+  uint32_t bytes = has_ring ? shape.waves * (kGemmDepth * stage + (is_ring ? 16 : 0)) : 0;
+  bytes += std::min(chunk, gemm_divide_up(split_stages, shape.k_waves)) * shape.k_waves *
+           kGemmStageBytes * held;
+  bytes += shape.k_waves * m * (rows + 4) * 4;
+  if (shape.splits > 1 && device.max_cluster > 1) {
+    bytes += 2 * shape.splits * gemm_divide_up(uint64_t{rows} * m, shape.splits) * 4;
+  }
+  return bytes;
+}
+
+// Iterations whose activations fit in LDS at a time; 0 if not even one fits.
+inline uint32_t gemm_chunk(const GemmShape& shape, uint32_t m, uint32_t split_stages,
+                           uint32_t lds_limit, const DeviceInfo& device) {
+  const uint32_t iterations = gemm_divide_up(split_stages, shape.k_waves);
+  const uint32_t fixed = gemm_lds_bytes(shape, m, split_stages, 0, device);
+  const uint32_t one = gemm_lds_bytes(shape, m, split_stages, 1, device) - fixed;
+  if (fixed + one > lds_limit) return 0;
+  const uint32_t most = (lds_limit - fixed) / one;
+  if (most >= iterations) return iterations;
+  return most > kGemmDepth ? most / kGemmDepth * kGemmDepth : most;
+}
+
+// Two workgroups share a compute unit that has neither a ring nor resident activations.
+inline uint32_t gemm_lds_limit(const GemmShape& shape, const DeviceInfo& device) {
+  const bool is_whole = device.max_cluster > 1 || shape.form == GemmForm::kRing;
+  return is_whole ? device.lds_per_group : device.lds_per_group / 2;
+}
+
+// Microseconds that a shape is expected to take. Rates are those measured on an H200 (2026-11-29) in
+// units of the device: bytes of weights per microsecond and compute unit, and so on; on a device
+// without clusters a second kernel sums the parts.
+inline double gemm_cost(const GemmShape& shape, const SkinnyGemmArgs& args,
+                        const DeviceInfo& device) {
+  const uint32_t rows = shape.waves / shape.k_waves * shape.tiles * kGemmTileRows;
+  const uint32_t groups = gemm_divide_up(args.n, rows);
+  const uint32_t stages = gemm_divide_up(args.row_bytes, kGemmStageBytes);
+  const uint32_t split_stages = gemm_divide_up(stages, shape.splits);
+  const uint32_t padded = gemm_divide_up(split_stages, shape.k_waves) * shape.k_waves;
+  const double rate = 32500.0 * 132 / device.cu_count;  // bytes of a unit's fair share
+  const uint32_t places = device.max_cluster > 1 ? device.cu_count : 2 * device.cu_count;
+  const uint32_t teams = std::max(1u, std::min(groups, places / shape.splits));
+  const uint32_t rounds = gemm_divide_up(groups, teams);
+  // Units that have less to do leave their share of the bandwidth to the others, up to a limit.
+  const double busy = static_cast<double>(teams) * shape.splits / places;
+  const double bytes = static_cast<double>(rows) * padded * kGemmStageBytes;
+  const double share = rate * device.cu_count / places;
+  const double stream = rounds * bytes / (share * std::min(1.3, 1 / std::max(busy, 0.1)));
+  const double fill = 0.3 + 1.0 * args.m * split_stages * kGemmStageBytes / 65536;
+  const double reduce = 0.25 + 0.5e-3 * rows * args.m * (1 + 0.15 * shape.k_waves) / shape.waves;
+  double split = 0;
+  if (shape.splits > 1) {
+    split = device.max_cluster > 1 ? 0.5 + 0.25 * rounds
+                                   : 2.5 + 1e-6 * args.m * args.n * shape.splits * 8;
+  }
+  // Without a ring the loads run dry wherever the activations in LDS change.
+  double drain = 0;
+  if (!device.has_async_copy) {
+    const uint32_t limit = gemm_lds_limit(shape, device);
+    const uint32_t chunk = gemm_chunk(shape, args.m, split_stages, limit, device);
+    drain = 0.3 * rounds * (gemm_divide_up(padded / shape.k_waves, std::max(chunk, 1u)) - 1);
+    if (chunk < kGemmDepth) drain *= 2;
+  }
+  return stream + fill + reduce * rounds + split + drain;
+}
+
+inline uint32_t gemm_max_waves(const GemmShape& shape, const DeviceInfo& device) {
+  const bool is_large = device.wave_size == 64 || shape.tiles > 1 || shape.columns > 32;
+  return (is_large ? 256 : 512) / device.wave_size;
+}
+
+inline bool is_gemm_legal(const GemmShape& shape, const SkinnyGemmArgs& args,
+                          const DeviceInfo& device) {
+  const uint32_t stages = gemm_divide_up(args.row_bytes, kGemmStageBytes);
+  const uint32_t split_stages = gemm_divide_up(stages, shape.splits);
+  if (args.m > shape.columns || shape.waves > gemm_max_waves(shape, device)) return false;
+  if (shape.waves % shape.k_waves != 0) return false;
+  if (shape.form == GemmForm::kGroup && shape.waves / shape.k_waves % 4 != 0) return false;
+  if (shape.form == GemmForm::kRing && shape.waves != 4) return false;
+  if (device.max_cluster > 1 && shape.splits > static_cast<uint32_t>(device.max_cluster)) {
+    return false;
+  }
+  if (uint64_t{split_stages} * (shape.splits - 1) >= stages) return false;
+  const uint32_t limit = gemm_lds_limit(shape, device);
+  const uint32_t chunk = gemm_chunk(shape, args.m, split_stages, limit, device);
+  // With a ring of weights the activations stay in LDS; without one they may come in pieces.
+  const uint32_t iterations = gemm_divide_up(split_stages, shape.k_waves);
+  return device.has_async_copy && shape.form != GemmForm::kUnaligned ? chunk == iterations
+                                                                     : chunk > 0;
+}
+
+inline const char* gemm_type_name(Dtype operand) {
+  return operand == Dtype::kBf16 ? "bf16" : operand == Dtype::kF16 ? "fp16" : "fp8";
+}
+
+inline void name_gemm(const GemmShape& shape, Dtype operand, GemmLaunch& launch) {
+  const char* type = gemm_type_name(operand);
+  const char* form = shape.form == GemmForm::kSparse  ? "sparse_"
+                     : shape.form == GemmForm::kRing  ? "ring_"
+                     : shape.form == GemmForm::kGroup ? "group_"
+                                                      : "";
+  std::snprintf(launch.module, sizeof(launch.module), "skinny_gemm_%s%s", form, type);
+  if (shape.form == GemmForm::kUnaligned) {
+    std::snprintf(launch.entry, sizeof(launch.entry), "skinny_gemm_%s_unaligned", type);
+  } else {
+    std::snprintf(launch.entry, sizeof(launch.entry), "skinny_gemm_%s%s_m%u_t%u", form, type,
+                  shape.columns, shape.tiles);
+  }
+}
+
+inline GemmLaunch make_gemm_launch(const GemmShape& shape, const GemmProblem& problem,
+                                   const DeviceInfo& device) {
+  GemmLaunch launch{};
+  name_gemm(shape, static_cast<Dtype>(problem.operand), launch);
+  SkinnyGemmArgs& args = launch.args;
+  args = problem.args;
+  const uint32_t rows = shape.waves / shape.k_waves * shape.tiles * kGemmTileRows;
+  args.row_groups = gemm_divide_up(args.n, rows);
+  args.splits = shape.splits;
+  args.split_stages =
+      gemm_divide_up(gemm_divide_up(args.row_bytes, kGemmStageBytes), shape.splits);
+  args.waves = shape.waves;
+  args.k_waves = shape.k_waves;
+  const uint32_t limit = gemm_lds_limit(shape, device);
+  args.chunk = gemm_chunk(shape, args.m, args.split_stages, limit, device);
+  launch.lds_bytes = gemm_lds_bytes(shape, args.m, args.split_stages, args.chunk, device);
+  const bool is_persistent = device.max_cluster > 1;
+  // The launcher raises a kernel's limit once, when its first launch needs more than 48 KiB.
+  if (is_persistent) launch.lds_bytes = std::max(launch.lds_bytes, kGemmLdsAlwaysRaised);
+  const uint32_t teams = std::max(1u, static_cast<uint32_t>(device.cu_count) / shape.splits);
+  args.groups_in_grid = is_persistent ? std::min(args.row_groups, teams) : args.row_groups;
+  launch.grid = args.groups_in_grid * shape.splits;
+  const uint32_t roles = shape.form == GemmForm::kRing ? 2 : 1;
+  launch.block = shape.waves * roles * device.wave_size;
+  launch.cluster = is_persistent ? shape.splits : 1;
+  launch.is_dependent = is_persistent;
+  return launch;
+}
+
+// The forms that a problem may take on a device; kAny in the problem leaves the choice.
+inline bool is_gemm_form(const GemmProblem& problem, GemmForm form, const DeviceInfo& device) {
+  const bool is_fp8 = static_cast<Dtype>(problem.operand) >= Dtype::kE4m3fn;
+  const bool is_aligned = is_gemm_aligned(problem.args);
+  if (problem.form != GemmForm::kAny && problem.form != form) return false;
+  switch (form) {
+    case GemmForm::kDense: return is_aligned;
+    case GemmForm::kSparse: return is_aligned && is_fp8 && device.wave_size == 64;
+    case GemmForm::kRing: return is_aligned && is_fp8 && device.wave_size == 64;
+    case GemmForm::kGroup: return is_aligned && device.wave_size == 32;
+    case GemmForm::kUnaligned: return !is_aligned || problem.form == GemmForm::kUnaligned;
+    default: return false;
+  }
+}
+
+// The cheapest legal shape of the allowed forms; kVendor if there is none.
+inline GemmShape choose_gemm_shape(const GemmProblem& problem, const DeviceInfo& device) {
+  GemmShape best{GemmForm::kVendor, 0, 0, 0, 0, 0};
+  double best_cost = 0;
+  const uint32_t m = problem.args.m;
+  for (GemmForm form : {GemmForm::kDense, GemmForm::kSparse, GemmForm::kRing, GemmForm::kGroup,
+                        GemmForm::kUnaligned}) {
+    if (!is_gemm_form(problem, form, device)) continue;
+    const bool is_fixed = form == GemmForm::kUnaligned;
+    // The ring is kept for comparison: it is taken when it is asked for.
+    if (form == GemmForm::kRing && problem.form != form) continue;
+    const uint32_t columns = is_fixed || m > 32 ? 64 : m > 16 ? 32 : m > 8 ? 16 : 8;
+    if (form == GemmForm::kSparse && columns > 8) continue;
+    if (form == GemmForm::kRing && columns > 16) continue;
+    for (uint32_t tiles : {1u, 2u}) {
+      if (tiles > 1 && (columns > 32 || is_fixed || form == GemmForm::kRing)) continue;
+      for (uint32_t waves : {4u, 8u, 12u, 16u}) {
+        for (uint32_t k_waves : {1u, 2u, 4u, 8u, 16u}) {
+          for (uint32_t splits : {1u, 2u, 3u, 4u, 6u, 8u, 12u, 16u}) {
+            const GemmShape shape{form, columns, tiles, waves, k_waves, splits};
+            if (!is_gemm_legal(shape, problem.args, device)) continue;
+            const double cost = gemm_cost(shape, problem.args, device) *
+                                (form == GemmForm::kSparse ? 0.99 : 1.0);
+            if (best.form == GemmForm::kVendor || cost < best_cost) {
+              best = shape;
+              best_cost = cost;
+            }
+          }
+        }
+      }
+    }
+  }
+  return best;
+}
+
+// Plans a problem with m, n and k above 0.
+inline GemmPlan plan_gemm(const GemmProblem& problem, const DeviceInfo& device) {
+  GemmPlan plan{};
+  plan.shape.form = GemmForm::kVendor;
+  const Dtype operand = static_cast<Dtype>(problem.operand);
+  const bool is_native = operand == Dtype::kBf16 || operand == Dtype::kF16 ||
+                         static_cast<int32_t>(operand) == device.native_fp8;
+  if (!is_native || problem.args.m > kGemmMaxRows || problem.form == GemmForm::kVendor) return plan;
+  plan.shape = choose_gemm_shape(problem, device);
+  if (plan.shape.form == GemmForm::kVendor) return plan;
+  plan.launches[0] = make_gemm_launch(plan.shape, problem, device);
+  plan.launch_count = 1;
+  if (plan.shape.splits > 1 && device.max_cluster == 1) {
+    const uint64_t results = uint64_t{problem.args.m} * problem.args.n;
+    plan.workspace_bytes = results * plan.shape.splits * sizeof(float);
+    GemmLaunch& sum = plan.launches[plan.launch_count++];
+    sum = plan.launches[0];
+    std::snprintf(sum.module, sizeof(sum.module), "skinny_gemm_sum");
+    std::snprintf(sum.entry, sizeof(sum.entry), "skinny_gemm_sum");
+    sum.grid = gemm_divide_up(results, 256);
+    sum.block = 256;
+    sum.lds_bytes = 0;
+  }
+  return plan;
+}
+
+}  // namespace mi300
