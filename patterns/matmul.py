@@ -6,6 +6,7 @@ arrives here as mm or addmm on a 2-D view of its input.
 
 from __future__ import annotations
 
+import sympy  # type: ignore[import-untyped]
 import torch
 from torch import Tensor
 
@@ -16,8 +17,8 @@ from mi300_inductor.graph.term import (
     HALF_DTYPES,
     Dim,
     Term,
+    count,
     same_dim,
-    same_shape,
 )
 
 MAX_ROWS = 64  # above it a matmul is bound by arithmetic, which the vendor library does best
@@ -95,8 +96,10 @@ def _describe(match: Match) -> Matmul | Refusal:
 
 
 def _is_scale(scale: Term, size: Dim) -> bool:
-    others = [dim for dim in scale.shape if not same_dim(dim, 1)]
-    return scale.is_const or scale.dtype == torch.float32 and (not others or same_shape(others, [size]))
+    # Reshapes are looked through: a column of scales may come as [batch, tokens, 1].
+    values = count(scale.shape)
+    fits = any(sympy.expand(values - count([dim])) == 0 for dim in (1, size))
+    return scale.is_const or scale.dtype == torch.float32 and fits
 
 
 def _is_anchor(term: Term) -> bool:
