@@ -22,6 +22,7 @@ hence no symbol of one level can be linked into another. Code reads the compiler
 from __future__ import annotations
 
 import platform
+import re
 import subprocess
 import threading
 from collections.abc import Sequence
@@ -132,8 +133,7 @@ def _toolchain_key() -> tuple[str, ...]:
     return (compiler, torch.__version__, str(torch.version.git_version), platform.machine())
 
 
-def _common_flags() -> list[str]:
-    include = Path(torch.__file__).parent / "include"
+def _language_flags() -> list[str]:
     return [
         *("-std=c++20", "-O3", "-fPIC", "-fopenmp", "-fvisibility=hidden"),
         # Contraction and NaN handling stay IEEE: the rounding points are part of the contract.
@@ -141,9 +141,27 @@ def _common_flags() -> list[str]:
         # GCC 12 warns so about its own AVX-512 headers (GCC bug 105593).
         *("-Wno-maybe-uninitialized", "-Wno-uninitialized"),
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
-        *("-isystem", str(include)),
-        *("-isystem", str(include / "torch" / "csrc" / "api" / "include")),
     ]
+
+
+def _include_flags(csrc: Path) -> list[str]:
+    include = Path(torch.__file__).parent / "include"
+    system = [include, include / "torch" / "csrc" / "api" / "include"]
+    return [*(f"-isystem{path}" for path in system), f"-I{csrc / 'include'}"]
+
+
+def _included_headers(source: Path, csrc: Path) -> list[Path]:
+    """Returns the headers of `csrc/` that a source includes, directly or through others."""
+    found: dict[Path, None] = {}
+    todo = [source]
+    while todo:
+        file = todo.pop()
+        for name in re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', file.read_text(), re.M):
+            for header in (file.parent / name, csrc / "include" / name):
+                if header.is_file() and header.resolve() not in found:
+                    found[header.resolve()] = None
+                    todo.append(header.resolve())
+    return sorted(found)
 
 
 def build_library(folder: str, flags: Sequence[str] = ()) -> Path:
@@ -161,22 +179,22 @@ def build_library(folder: str, flags: Sequence[str] = ()) -> Path:
     """
     csrc = csrc_dir()
     sources = sorted((csrc / folder).glob("*.cpp"))
-    headers = sorted([*(csrc / folder).glob("*.h"), *(csrc / "include").rglob("*.h")])
     if not sources:
         raise RuntimeError(
             f"build: nothing to compile; got no .cpp in {csrc / folder}, expected some. "
             "Install the package again."
         )
-    compile_flags = [*_common_flags(), "-I", str(csrc / "include"), *flags]
-    key = [*_toolchain_key(), *compile_flags, *headers]
+    flags = [*_language_flags(), *flags]
+    key = [*_toolchain_key(), *flags]
+    parts = {source: [*key, source, *_included_headers(source, csrc)] for source in sources}
 
     def compile_one(source: Path) -> Path:
-        command = [COMPILER, *compile_flags, "-c", str(source), "-o"]
+        command = [COMPILER, *flags, *_include_flags(csrc), "-c", str(source), "-o"]
 
         def run(out: Path) -> None:
             run_compiler([*command, str(out)])
 
-        return cached([*key, source], f"{source.stem}.o", run)
+        return cached(parts[source], f"{source.stem}.o", run)
 
     def link(out: Path) -> None:
         with ThreadPoolExecutor(2) as pool:
@@ -186,7 +204,8 @@ def build_library(folder: str, flags: Sequence[str] = ()) -> Path:
         libraries = [torch_lib, "-ltorch_cpu", "-lc10", "-ldl"]
         run_compiler([COMPILER, "-shared", "-o", str(out), *objects, *libraries])
 
-    return cached([*key, *sources], f"mi300_{folder}.so", link)
+    every_part = [part for source in sources for part in parts[source]]
+    return cached(every_part, f"mi300_{folder}.so", link)
 
 
 def cpu_level() -> str:
