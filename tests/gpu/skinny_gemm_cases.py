@@ -32,10 +32,9 @@ def source(module: str) -> Path:
 @lru_cache
 def kernels(module: str) -> dict[str, Kernel]:
     """The kernels of a file, compiled with line tables, which name the atomic statements."""
-    include = f"-I{csrc_dir() / 'include'}"
-    return load_kernels(
-        compile_hip(source(module), ("-std=c++20", "-ffp-contract=off", "-Werror", include))
-    )
+    include = csrc_dir() / "include"
+    options = ("-std=c++20", "-ffp-contract=off", "-Werror", f"-I{include}")
+    return load_kernels(compile_hip(source(module), options, include.rglob("*.h")))
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ class Run:
         return out, bound
 
     def launch(self, schedule: Schedule | None = None) -> tuple[torch.Tensor, Counters, Buffer]:
-        """Runs the plan on a fresh device; returns the output, the first launch's counts, weight."""
+        """Runs the plan on a fresh device; returns output, counts of the first launch, weight."""
         case, device = self.case, Device()
         padded = torch.zeros(case.n, case.k + case.weight_pad, dtype=case.operand)
         padded[:, : case.k] = self.weight

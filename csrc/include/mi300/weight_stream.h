@@ -162,10 +162,10 @@ class WeightStream {
   MI300_DEVICE void issue(u32 slot, u32 i) {
     for (u32 step = 0; step < kStageSteps; ++step) {
       u32 offset = stage_offset(i) + step * kStepBytes;
-      // Past the end of k the row's first bytes are read instead; use() makes them zero.
-      offset = offset + lane_quarter() * 16 < place_.limit ? offset : 0;
+      // Lanes past the end of k read the row's first bytes instead; use() makes them zero.
+      i64 at = offset + lane_quarter() * 16 < place_.limit ? offset : -(i64)(lane_quarter() * 16);
       for (u32 tile = 0; tile < kTiles; ++tile) {
-        ring_[slot].words[tile][step][0] = load_once<U32x4>(rows_[tile][0] + offset, 0);
+        ring_[slot].words[tile][step][0] = load_once<U32x4>(rows_[tile][0] + at, 0);
       }
     }
   }
@@ -224,7 +224,8 @@ class WeightStream {
     if (lane_quarter() >= iterations_ || stage * kStageBytes >= place_.limit) return;
     for (u32 tile = 0; tile < kTiles; ++tile) {
       for (u32 row = 0; row < kRowLoads; ++row) {
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(rows_[tile][row] + stage * kStageBytes));
+        const char* line = rows_[tile][row] + stage * kStageBytes - lane_quarter() * 16;
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
       }
     }
   }

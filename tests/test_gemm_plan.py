@@ -1,0 +1,143 @@
+"""Every plan is legal on every target, for a grid of shapes and dtypes; plans are pure."""
+
+import ctypes
+import itertools
+import re
+
+import pytest
+import torch
+
+from mi300_inductor import gemm_plan, plan, toolchain
+from mi300_inductor.arch import GFX942, SM90
+from mi300_inductor.gemm_plan import Form
+
+ARCHES = (GFX942, SM90)
+ROWS = (1, 2, 8, 9, 16, 17, 32, 33, 64)
+SHAPES = (
+    *((1, 1), (1, 16384), (16, 64), (17, 129), (333, 1040), (2304, 16384), (4096, 4096)),
+    *((6144, 4096), (4096, 14336), (13312, 16384), (16384, 6656), (28672, 4096), (128256, 4096)),
+)
+
+
+def operands(arch):
+    return (arch.fp8_dtype, torch.bfloat16, torch.float16)
+
+
+def entries(arch):
+    """Entry points of a target with the workgroup that each was compiled for, by module."""
+    pattern = r"MI300_KERNEL\((.*?), \d+\) (skinny_gemm\w*)\("
+    return {
+        (path.stem, name): limit
+        for path in toolchain.sources(arch)
+        for limit, name in re.findall(pattern, path.read_text())
+    }
+
+
+def max_threads(text, arch):
+    """What `max_threads(columns, tiles)` of skinny_gemm.h and kRingThreads stand for."""
+    numbers = [int(n) for n in re.findall(r"\d+", text)]
+    if "kRingThreads" in text:
+        return 512
+    if not text.startswith("max_threads"):
+        return numbers[0]
+    columns, tiles = numbers
+    return 256 if arch.wave_size == 64 or tiles > 1 or columns > 32 else 512
+
+
+def check_plan(made, call, arch, known):
+    shape = made.shape
+    launch, args = made.launches[0], made.launches[0].args
+    stages = -(-call.args.row_bytes // gemm_plan.STAGE_BYTES)
+    assert call.args.m <= shape.columns
+    assert args.row_groups * shape.rows >= call.args.n > (args.row_groups - 1) * shape.rows
+    assert args.splits * args.split_stages >= stages > (args.splits - 1) * args.split_stages
+    assert shape.waves % shape.k_waves == 0
+    assert 1 <= args.chunk * args.k_waves
+    assert launch.lds_bytes <= arch.lds_per_group
+    roles = 2 if shape.form == Form.RING else 1
+    assert launch.block == shape.waves * arch.wave_size * roles
+    assert 1 <= launch.cluster <= arch.max_cluster
+    assert launch.grid == args.groups_in_grid * args.splits
+    assert launch.grid % launch.cluster == 0
+    if arch.max_cluster > 1:
+        assert launch.cluster == args.splits
+        assert launch.grid <= arch.cu_count
+        iterations = -(-args.split_stages // args.k_waves)
+        assert shape.form == Form.UNALIGNED or args.chunk == iterations
+    else:
+        assert args.groups_in_grid == args.row_groups
+        assert made.launch_count == (2 if args.splits > 1 else 1)
+        expected = 4 * args.splits * args.m * args.n if args.splits > 1 else 0
+        assert made.workspace_bytes == expected
+    if shape.form == Form.GROUP:
+        assert shape.waves // shape.k_waves % 4 == 0
+    for one in made.launches:
+        limit = known[one.module.decode(), one.entry.decode()]
+        assert one.block <= max_threads(limit, arch), one.entry
+
+
+@pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
+def test_plans_are_legal(arch):
+    info, known = plan.device_info(arch), entries(arch)
+    for m, (n, k), operand in itertools.product(ROWS, SHAPES, operands(arch)):
+        call = gemm_plan.problem(m, n, k, operand)
+        made = gemm_plan.plan_gemm(call, info)
+        if not made.launches:
+            assert made.shape.form == Form.VENDOR and arch is SM90, (m, n, k, operand)
+            continue
+        check_plan(made, call, arch, known)
+
+
+@pytest.mark.parametrize("form", [Form.DENSE, Form.SPARSE, Form.RING])
+def test_every_form_can_be_asked_for_on_gfx942(form):
+    info, known = plan.device_info(GFX942), entries(GFX942)
+    call = gemm_plan.problem(8, 4096, 4096, GFX942.fp8_dtype, form=form)
+    made = gemm_plan.plan_gemm(call, info)
+    assert made.shape.form == form
+    check_plan(made, call, GFX942, known)
+
+
+def test_group_form_can_be_asked_for_on_sm_90():
+    info, known = plan.device_info(SM90), entries(SM90)
+    for m, operand in itertools.product((1, 16, 32, 64), operands(SM90)):
+        call = gemm_plan.problem(m, 4096, 4096, operand, form=Form.GROUP)
+        made = gemm_plan.plan_gemm(call, info)
+        assert made.shape.form == Form.GROUP
+        check_plan(made, call, SM90, known)
+
+
+@pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
+def test_plan_is_a_pure_function(arch):
+    info = plan.device_info(arch)
+    call = gemm_plan.problem(8, 4096, 14336, arch.fp8_dtype)
+    first = bytes(gemm_plan.plan_gemm(call, info))
+    gemm_plan.plan_gemm(gemm_plan.problem(1, 7, 33, torch.bfloat16), info)
+    assert bytes(gemm_plan.plan_gemm(call, info)) == first
+
+
+@pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
+def test_what_no_kernel_takes_goes_to_the_vendor(arch):
+    info = plan.device_info(arch)
+    foreign = {torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2} - {arch.fp8_dtype}
+    calls = [gemm_plan.problem(8, 4096, 4096, dtype) for dtype in sorted(foreign, key=str)]
+    calls.append(gemm_plan.problem(65, 4096, 4096, arch.fp8_dtype))
+    for call in calls:
+        made = gemm_plan.plan_gemm(call, info)
+        assert made.shape.form == Form.VENDOR and not made.launches
+
+
+@pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
+@pytest.mark.parametrize("field", ["weight", "activation", "weight_stride", "activation_stride"])
+def test_misalignment_takes_the_kernel_that_reads_elements(arch, field):
+    call = gemm_plan.problem(4, 512, 1024, torch.bfloat16)
+    setattr(call.args, field, (getattr(call.args, field) or 0) + 2)
+    made = gemm_plan.plan_gemm(call, plan.device_info(arch))
+    assert made.shape.form == Form.UNALIGNED
+    check_plan(made, call, arch, entries(arch))
+
+
+def test_structs_have_the_sizes_of_the_core():
+    sizes = (ctypes.c_uint32 * 16)()
+    plan.core().mi300_struct_sizes(sizes)
+    assert sizes[4] == ctypes.sizeof(gemm_plan.GemmProblem)
+    assert sizes[5] == ctypes.sizeof(gemm_plan.GemmPlan)
