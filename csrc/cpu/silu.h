@@ -56,12 +56,12 @@ C10_NOINLINE inline Pair sigmoid_any(const Pair& gate) {
 
 C10_ALWAYS_INLINE Pair silu(const Pair& gate) {
   if (!kHasFma || C10_UNLIKELY(any_beyond(gate, kFastGate))) return silu_any(gate);
-  return map([](const Vec& g) { return fast_silu(g); }, gate);
+  return {fast_silu(gate.low), fast_silu(gate.high)};
 }
 
 C10_ALWAYS_INLINE Pair sigmoid(const Pair& gate) {
   if (!kHasFma || C10_UNLIKELY(any_beyond(gate, kFastGate))) return sigmoid_any(gate);
-  return map([](const Vec& g) { return fast_sigmoid(g); }, gate);
+  return {fast_sigmoid(gate.low), fast_sigmoid(gate.high)};
 }
 
 }  // namespace mi300
