@@ -1,6 +1,6 @@
-// Widening of operand rows to float32: the FP8 formats, bf16, fp16 and float32.
+// Widening of operand rows: FP8 codes to fp16, and bf16, fp16 and float32 to float32.
 //
-// The e4m3 formats go through fp16: a sign-extended code shifted left by 7 has its sign and its
+// Every FP8 value times 2^(bias - 15) is an fp16 value. The e4m3 formats: a sign-extended code shifted left by 7 has its sign and its
 // mantissa where fp16 has them and its exponent in the low four of the five exponent bits. That is
 // the value times 2^(bias - 15), exactly, subnormals included, and the hardware's fp16 conversion
 // is not slowed by subnormals. The power of two (`kFp16Scale`) is put on the other operand. Only the
@@ -15,15 +15,11 @@
 #include <c10/util/Float8_e4m3fnuz.h>
 #include <c10/util/Float8_e5m2.h>
 
-#include <array>
 #include <limits>
 
 #include "simd.h"
 
 namespace mi300 {
-
-// Codes decoded at a time; their fp16 form stays in L1.
-constexpr int64_t kDecodeChunk = 512;
 
 template <typename T>
 struct Decoded {
@@ -35,6 +31,7 @@ template <>
 struct Decoded<c10::Float8_e4m3fn> {
   static constexpr bool kIsFp8 = true;
   static constexpr int kShift = 7;
+  static constexpr bool kHasFiniteNan = true;
   static constexpr int kKeep = 0xbf80;
   static constexpr float kFp16Scale = 256.0f;
   // A code is NaN if, with these bits set, it is 0xff.
@@ -46,6 +43,7 @@ template <>
 struct Decoded<c10::Float8_e4m3fnuz> {
   static constexpr bool kIsFp8 = true;
   static constexpr int kShift = 7;
+  static constexpr bool kHasFiniteNan = true;
   static constexpr int kKeep = 0xbf80;
   static constexpr float kFp16Scale = 128.0f;
   // A code is NaN if, with these bits flipped, it is 0xff.
@@ -56,8 +54,8 @@ struct Decoded<c10::Float8_e4m3fnuz> {
 template <>
 struct Decoded<c10::Float8_e5m2> {
   static constexpr bool kIsFp8 = true;
+  static constexpr bool kHasFiniteNan = false;
   static constexpr int kShift = 8;
-  static constexpr int kKeep = 0xff00;
   static constexpr float kFp16Scale = 1.0f;
 };
 
@@ -81,10 +79,7 @@ template <int kShift>
 inline Bytes shift_words(Bytes v) {
   return _mm512_slli_epi16(v, kShift);
 }
-inline void store_words(void* p, Bytes v) { _mm512_store_si512(p, v); }
-inline Vec load_fp16(const uint16_t* p) {
-  return _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(p)));
-}
+inline void store_bytes_of(void* p, Bytes v) { _mm512_storeu_si512(p, v); }
 #else
 using Bytes = __m256i;
 inline Bytes load_bytes(const void* p) {
@@ -106,87 +101,102 @@ template <int kShift>
 inline Bytes shift_words(Bytes v) {
   return _mm256_slli_epi16(v, kShift);
 }
-inline void store_words(void* p, Bytes v) {
-  _mm256_store_si256(static_cast<__m256i*>(p), v);
-}
-inline Vec load_fp16(const uint16_t* p) {
-  return _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(p)));
+inline void store_bytes_of(void* p, Bytes v) {
+  _mm256_storeu_si256(static_cast<__m256i*>(p), v);
 }
 #endif
 
 constexpr int64_t kBytes = sizeof(Bytes);
-// Decodes `n` codes, a multiple of kBytes up to kDecodeChunk; returns the largest mapped code.
+
+// Decodes `n` codes, a multiple of kBytes; returns the largest mapped code.
 template <typename T>
-inline Bytes decode_chunk(const uint8_t* codes, int64_t n, float* out, Bytes largest) {
+inline Bytes decode_whole(const uint8_t* codes, int64_t n, c10::Half* out, Bytes largest) {
   using Format = Decoded<T>;
-  alignas(64) uint16_t halves[kDecodeChunk];
   for (int64_t i = 0; i < n; i += kBytes) {
     for (int64_t half = 0; half < kBytes; half += kBytes / 2) {
       Bytes words = shift_words<Format::kShift>(load_words(codes + i + half));
-      if constexpr (Format::kKeep != 0xff00) words = and_bits(words, all_words(Format::kKeep));
-      store_words(halves + i + half, words);
+      if constexpr (Format::kHasFiniteNan) words = and_bits(words, all_words(Format::kKeep));
+      store_bytes_of(out + i + half, words);
     }
-    if constexpr (Format::kKeep != 0xff00) {
+    if constexpr (Format::kHasFiniteNan) {
       Bytes mapped = load_bytes(codes + i);
       if constexpr (Format::kNanSet != 0) mapped = or_bits(mapped, all_bytes(Format::kNanSet));
       if constexpr (Format::kNanFlip != 0) mapped = xor_bits(mapped, all_bytes(Format::kNanFlip));
       largest = max_bytes(largest, mapped);
     }
   }
-  for (int64_t i = 0; i < n; i += kLanes) load_fp16(halves + i).store(out + i);
   return largest;
 }
 
 // Writes the n codes' values divided by kFp16Scale, and zeros up to `padded`.
 template <typename T>
-inline void decode_fp8(const uint8_t* codes, int64_t n, int64_t padded, float* out) {
-  Bytes largest = all_bytes(0);
+inline void decode_codes(const T* in, int64_t n, int64_t padded, c10::Half* out) {
+  const uint8_t* codes = reinterpret_cast<const uint8_t*>(in);
   const int64_t whole = n / kBytes * kBytes;
-  for (int64_t i = 0; i < whole; i += kDecodeChunk) {
-    largest = decode_chunk<T>(codes + i, std::min(kDecodeChunk, whole - i), out + i, largest);
-  }
+  Bytes largest = decode_whole<T>(codes, whole, out, all_bytes(0));
   if (whole < n) {
-    alignas(64) uint8_t rest[kBytes] = {};
-    alignas(64) float values[kBytes];
+    uint8_t rest[kBytes] = {};
+    c10::Half values[kBytes];
     std::memcpy(rest, codes + whole, static_cast<size_t>(n - whole));
-    largest = decode_chunk<T>(rest, kBytes, values, largest);
-    std::memcpy(out + whole, values, static_cast<size_t>(padded - whole) * sizeof(float));
+    largest = decode_whole<T>(rest, kBytes, values, largest);
+    std::memcpy(out + whole, values, static_cast<size_t>(padded - whole) * sizeof(c10::Half));
   }
-  if (has_ff(largest)) out[0] = std::numeric_limits<float>::quiet_NaN();
+  if (has_ff(largest)) out[0] = std::numeric_limits<c10::Half>::quiet_NaN();
 }
 
 #else
 
 template <typename T>
-inline void decode_fp8(const uint8_t* codes, int64_t n, int64_t padded, float* out) {
-  static const std::array<float, 256> kValues = [] {
-    std::array<float, 256> values;
-    for (int code = 0; code < 256; ++code) {
-      const T value(static_cast<uint8_t>(code), T::from_bits());
-      values[static_cast<size_t>(code)] = static_cast<float>(value) / Decoded<T>::kFp16Scale;
-    }
-    return values;
-  }();
-  for (int64_t i = 0; i < n; ++i) out[i] = kValues[codes[i]];
-  std::fill(out + n, out + padded, 0.0f);
+inline void decode_codes(const T* in, int64_t n, int64_t padded, c10::Half* out) {
+  for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(in[i]) / Decoded<T>::kFp16Scale;
+  std::fill(out + n, out + padded, c10::Half(0.0f));
 }
 
 #endif
 
-// Widens n elements, divided by the format's kFp16Scale, with zeros up to `padded`, which is a
-// multiple of kLanes less than kLanes above n.
+// Widens n elements to float32, with zeros up to `padded`, the next multiple of kLanes.
 template <typename T>
-inline void decode_row(const T* in, int64_t n, int64_t padded, float* out) {
-  if constexpr (Decoded<T>::kIsFp8) {
-    decode_fp8<T>(reinterpret_cast<const uint8_t*>(in), n, padded, out);
-  } else {
-    const int64_t whole = n / kUnit * kUnit;
-    for (int64_t i = 0; i < whole; i += kUnit) store_pair(out + i, load_unit(in + i, kUnit));
-    if (whole == n) return;
-    float rest[kUnit];
-    store_pair(rest, load_unit(in + whole, n - whole));
-    std::memcpy(out + whole, rest, static_cast<size_t>(padded - whole) * sizeof(float));
-  }
+inline void widen(const T* in, int64_t n, int64_t padded, float* out) {
+  const int64_t whole = n / kUnit * kUnit;
+  for (int64_t i = 0; i < whole; i += kUnit) store_pair(out + i, load_unit(in + i, kUnit));
+  if (whole == n) return;
+  float rest[kUnit];
+  store_pair(rest, load_unit(in + whole, n - whole));
+  std::memcpy(out + whole, rest, static_cast<size_t>(padded - whole) * sizeof(float));
 }
+
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+constexpr bool kHasFp16 = true;
+#else
+constexpr bool kHasFp16 = false;
+#endif
+
+// One vector of elements as float32. From memory an fp16 vector is one instruction, which also
+// spares the register form's shuffle.
+inline Vec load_wide(const float* p) { return Vec::loadu(p); }
+#if defined(CPU_CAPABILITY_AVX512)
+inline Vec load_wide(const c10::Half* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+inline Vec load_wide(const c10::BFloat16* p) {
+  const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16));
+}
+#elif defined(CPU_CAPABILITY_AVX2)
+inline Vec load_wide(const c10::Half* p) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+inline Vec load_wide(const c10::BFloat16* p) {
+  const __m128i words = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(words), 16));
+}
+#else
+template <typename T>
+inline Vec load_wide(const T* p) {
+  float lanes[kLanes];
+  for (int64_t i = 0; i < kLanes; ++i) lanes[i] = static_cast<float>(p[i]);
+  return Vec::loadu(lanes);
+}
+#endif
 
 }  // namespace mi300

@@ -9,7 +9,7 @@
 // 4 + kPanel loads from L1 for 4 * kPanel of them.
 #pragma once
 
-#include "simd.h"
+#include "skinny_gemm_decode.h"
 
 namespace mi300 {
 
@@ -22,8 +22,8 @@ constexpr int kTileRows = 4;
 
 // sums[row][panel row] += the products over n (a multiple of kLanes) elements; one vector per sum,
 // `sums_stride` vectors between the rows' sums.
-template <int kRows>
-inline void multiply_tile(const float* weights, int64_t weights_stride, const float* rows,
+template <int kRows, typename Weight>
+inline void multiply_tile(const Weight* weights, int64_t weights_stride, const float* rows,
                           int64_t rows_stride, int64_t n, float* sums, int64_t sums_stride,
                           bool is_first) {
   Vec acc[kRows][kPanel];
@@ -34,7 +34,7 @@ inline void multiply_tile(const float* weights, int64_t weights_stride, const fl
   }
   for (int64_t i = 0; i < n; i += kLanes) {
     Vec w[kPanel];
-    for (int p = 0; p < kPanel; ++p) w[p] = Vec::loadu(weights + p * weights_stride + i);
+    for (int p = 0; p < kPanel; ++p) w[p] = load_wide(weights + p * weights_stride + i);
     for (int r = 0; r < kRows; ++r) {
       const Vec a = Vec::loadu(rows + r * rows_stride + i);
       for (int p = 0; p < kPanel; ++p) acc[r][p] = at::vec::fmadd(a, w[p], acc[r][p]);
@@ -42,6 +42,28 @@ inline void multiply_tile(const float* weights, int64_t weights_stride, const fl
   }
   for (int r = 0; r < kRows; ++r) {
     for (int p = 0; p < kPanel; ++p) acc[r][p].store(sums + (r * sums_stride + p) * kLanes);
+  }
+}
+
+// multiply_tile for any number of rows.
+template <typename Weight>
+inline void multiply_panel(const Weight* weights, int64_t weights_stride, const float* rows,
+                           int64_t rows_stride, int64_t row_count, int64_t n, float* sums,
+                           int64_t sums_stride, bool is_first) {
+  int64_t row = 0;
+  const auto tile = [&](auto count) {
+    multiply_tile<count()>(weights, weights_stride, rows + row * rows_stride, rows_stride, n,
+                           sums + row * sums_stride * kLanes, sums_stride, is_first);
+    row += count();
+  };
+  while (row + kTileRows <= row_count) tile(std::integral_constant<int, kTileRows>{});
+  switch (row_count - row) {
+    case 3:
+      return tile(std::integral_constant<int, 3>{});
+    case 2:
+      return tile(std::integral_constant<int, 2>{});
+    case 1:
+      return tile(std::integral_constant<int, 1>{});
   }
 }
 
