@@ -43,7 +43,8 @@ Dynamic quantisation (`*_quant_dynamic`): amax is the largest |y| of a group: `g
 the whole row (per token), 0 the whole tensor, g > 0 every g elements of a row. With
 c = `scale_const` and all arithmetic in fp32
     a = max(amax, amax_min)
-    "amax_div": s = a / c      "amax_mul": s = a * c      "div_amax": s = c / a
+    "amax_div": s = a / c    "amax_mul": s = a * c    "div_amax": s = c / a
+    "reciprocal_mul": s = (1 / a) * c, which is what `c / tensor` means in PyTorch
     s = max(s, scale_min)
     and then the static formula with this s. The lower bounds are off at 0. NaN propagates.
 """

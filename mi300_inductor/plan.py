@@ -55,16 +55,18 @@ DTYPES: dict[torch.dtype, Dtype] = {
 }
 QUANTS = ("none", "static", "per_token", "per_group")
 SCALINGS = ("div", "mul", "mul_reciprocal")
-SCALE_FORMS = ("amax_div", "amax_mul", "div_amax")
+SCALE_FORMS = ("amax_div", "amax_mul", "div_amax", "reciprocal_mul")
 
-_POINTERS = ("first", "second", "weight", "residual_out", "y", "q", "scale", "amax")
-_COUNTS = ("hidden", "group", "scale_count", "threads", "workgroups", "cluster", "chunks")
-_FLOATS = ("inverse_hidden", "eps", "weight_offset", "clamp_min", "clamp_max")
-_BOUNDS = ("amax_min", "scale_min", "scale_const")
+_OUTPUTS = ("residual_out", "y", "q", "scale", "amax")
+_STRIDES = ("rows", "first_stride", "second_stride")
+_FLOATS = (
+    *("inverse_hidden", "eps", "weight_offset", "clamp_min", "clamp_max"),
+    *("amax_min", "scale_min", "scale_const"),
+)
 _CODES = (
     *("first_dtype", "second_dtype", "weight_dtype", "sum_dtype", "residual_dtype"),
     *("inner_dtype", "sigmoid_dtype", "y_dtype", "q_dtype", "scaled_dtype"),
-    *("quant", "scaling", "scale_form", "overflow"),
+    *("quant", "scaling", "scale_form", "overflow", "norm_path", "target_path"),
 )
 
 
@@ -72,14 +74,15 @@ class RowArgs(ctypes.Structure):
     """Arguments of a norm or SiLU kernel; the meaning of each field is in row_args.h."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in _POINTERS),
+        *((name, ctypes.c_void_p) for name in ("first", "second", "weight")),
+        *((name, ctypes.c_longlong) for name in _STRIDES),
+        *((name, ctypes.c_uint) for name in ("hidden", "threads", "workgroups", "cluster")),
+        *((name, ctypes.c_void_p) for name in _OUTPUTS),
         ("scales", ctypes.c_void_p * 4),
-        *((name, ctypes.c_longlong) for name in ("rows", "first_stride", "second_stride")),
         ("scale_stride", ctypes.c_longlong),
-        *((name, ctypes.c_uint) for name in _COUNTS),
-        *((name, ctypes.c_float) for name in (*_FLOATS, *_BOUNDS)),
+        *((name, ctypes.c_uint) for name in ("group", "scale_count", "chunks")),
+        *((name, ctypes.c_float) for name in _FLOATS),
         *((name, ctypes.c_ubyte) for name in _CODES),
-        ("padding", ctypes.c_ubyte * 2),
     ]
 
 
@@ -96,6 +99,7 @@ class RowLaunch(ctypes.Structure):
         ("module", ctypes.c_char * 32),
         ("entry", ctypes.c_char * 48),
         *((name, ctypes.c_uint) for name in ("grid", "block", "cluster", "lds_bytes")),
+        ("is_dependent", ctypes.c_uint),
         ("args", RowArgs),
     ]
 

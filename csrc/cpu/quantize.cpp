@@ -155,19 +155,22 @@ DynamicScale::DynamicScale(const char* op, std::string_view form, double constan
     : constant(static_cast<float>(constant)),
       amax_min(static_cast<float>(amax_min)),
       scale_min(static_cast<float>(scale_min)) {
-  TORCH_CHECK(form == "amax_div" || form == "amax_mul" || form == "div_amax", op,
-              ": unknown scale_form; got '", form,
-              "', expected amax_div, amax_mul or div_amax. Choose one of these.");
+  TORCH_CHECK(
+      form == "amax_div" || form == "amax_mul" || form == "div_amax" || form == "reciprocal_mul",
+      op, ": unknown scale_form; got '", form,
+      "', expected amax_div, amax_mul, div_amax or reciprocal_mul. Choose one of these.");
   this->form = form == "amax_div"   ? ScaleForm::kAmaxDiv
                : form == "amax_mul" ? ScaleForm::kAmaxMul
-                                    : ScaleForm::kDivAmax;
+               : form == "div_amax" ? ScaleForm::kDivAmax
+                                    : ScaleForm::kReciprocalMul;
 }
 
 float DynamicScale::operator()(float amax) const {
   const float a = amax_min == 0.0f ? amax : max_or_nan(amax, amax_min);
   const float scale = form == ScaleForm::kAmaxDiv   ? a / constant
                       : form == ScaleForm::kAmaxMul ? a * constant
-                                                    : constant / a;
+                      : form == ScaleForm::kDivAmax ? constant / a
+                                                    : (1.0f / a) * constant;
   return scale_min == 0.0f ? scale : max_or_nan(scale, scale_min);
 }
 

@@ -13,7 +13,7 @@
 namespace mi300 {
 
 enum class Scaling : uint8_t { kDiv, kMul, kMulReciprocal };
-enum class ScaleForm : uint8_t { kAmaxDiv, kAmaxMul, kDivAmax };
+enum class ScaleForm : uint8_t { kAmaxDiv, kAmaxMul, kDivAmax, kReciprocalMul };
 
 // What this torch's own cast makes of values that have no finite code in `q_dtype`.
 Fp8Specials fp8_specials(at::ScalarType q_dtype);

@@ -150,8 +150,8 @@ class RowCall {
                 "(per tensor). Change group_size or pad the input.");
     args.quant = group > 0 ? Quant::kPerGroup : Quant::kPerToken;
     args.group = static_cast<unsigned>(std::max<int64_t>(group, 0));
-    args.scale_form =
-        choose<ScaleForm>("scale_form", form, {"amax_div", "amax_mul", "div_amax"});
+    args.scale_form = choose<ScaleForm>("scale_form", form,
+                                        {"amax_div", "amax_mul", "div_amax", "reciprocal_mul"});
     args.scale_const = static_cast<float>(constant);
     args.amax_min = static_cast<float>(amax_min);
     args.scale_min = static_cast<float>(scale_min);

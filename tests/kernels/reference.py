@@ -103,7 +103,8 @@ def _quant_dynamic(
     scale = {
         "amax_div": lambda: amax / const,
         "amax_mul": lambda: amax * const,
-        "div_amax": lambda: const / amax,
+        "div_amax": lambda: torch.div(const, amax),
+        "reciprocal_mul": lambda: amax.reciprocal() * const,
     }[scale_form]()
     if scale_min != 0.0:
         scale = scale.clamp_min(torch.tensor(scale_min, dtype=torch.float32).item())

@@ -7,6 +7,29 @@ namespace mi300 {
 
 constexpr u32 kVector = 8;  // elements a lane handles at once: 16 bytes of bf16 or fp16
 
+// ---- a vector of eight bf16 or fp16 ----
+
+template <Dtype kType>
+MI300_DEVICE void unpack8(U32x4 packed, float* values) {
+  for (u32 i = 0; i < 4; ++i) {
+    Float2 pair = unpack2<kType>(packed[i]);
+    values[2 * i] = pair.x;
+    values[2 * i + 1] = pair.y;
+  }
+}
+
+template <Dtype kType>
+MI300_DEVICE U32x4 pack8(const float* values) {
+  U32x4 packed;
+  for (u32 i = 0; i < 4; ++i) packed[i] = pack2<kType>(values[2 * i], values[2 * i + 1]);
+  return packed;
+}
+
+template <Dtype kType>
+MI300_DEVICE void round8(float* values) {
+  unpack8<kType>(pack8<kType>(values), values);
+}
+
 // A scale made ready for many values.
 struct Quantizer {
   Divisor by;  // for kMul and kMulReciprocal only `reciprocal` counts: the factor
@@ -39,11 +62,60 @@ struct Quantizer {
     return e4m3_code4(args.q_dtype, v);
   }
 
-  // Eight of them, in two steps that need the registers of one.
-  MI300_DEVICE U32x2 codes(const RowArgs& args, const float* y) const {
-    u32 low = codes4(args, y);
-    schedule_fence();
-    return {low, codes4(args, y + 4)};
+  // Whether division needs no scaling, and bounded numerators still reach the format's maximum: fp16
+  // has fewer exponents.
+  template <Dtype kType>
+  MI300_DEVICE bool is_moderate() const {
+    const float largest = kType == Dtype::kBf16 ? 0x1p40f : 0x1p7f;
+    return by.prescale == 1.0f && by.divisor >= 0x1p-40f && by.divisor <= largest;
+  }
+
+  // Four packed values divided, in the native format and its full range; is_moderate() holds.
+  template <Dtype kType>
+  MI300_DEVICE u32 quotient_codes4(u32 low, u32 high) const {
+    const u32 bound = kType == Dtype::kBf16 ? 0x67806780u : 0x7bff7bffu;  // 2^80, 65504
+    const u32 pairs[2] = {bound2<kType>(low, bound), bound2<kType>(high, bound)};
+    float v[4];
+    for (u32 i = 0; i < 4; ++i) {
+      const float y = unpack2<kType>(pairs[i / 2])[i % 2];
+      float guess = y * by.reciprocal;
+      if constexpr (kWaveSize == 64) guess = bounded(guess, 0x1p100f);
+      v[i] = in_native_range(fma(fma(guess, by.divisor, -y), -by.reciprocal, guess));
+    }
+    return native_fp8_code4(v);
+  }
+
+  // Four packed values multiplied, likewise.
+  template <Dtype kType>
+  MI300_DEVICE u32 product_codes4(u32 low, u32 high) const {
+    const u32 pairs[2] = {low, high};
+    float v[4];
+    for (u32 i = 0; i < 4; ++i) {
+      v[i] = in_native_range(unpack2<kType>(pairs[i / 2])[i % 2] * by.reciprocal);
+    }
+    return native_fp8_code4(v);
+  }
+
+  // Eight packed values in an e4m3 format that saturates, in two steps that need the registers of one.
+  template <Dtype kType>
+  MI300_DEVICE U32x2 codes(const RowArgs& args, U32x4 y) const {
+    U32x2 result;
+    if (args.target_path == TargetPath::kDivide && is_moderate<kType>()) {
+      result.x = quotient_codes4<kType>(y.x, y.y);
+      schedule_fence();
+      result.y = quotient_codes4<kType>(y.z, y.w);
+    } else if (args.target_path == TargetPath::kMultiply) {
+      result.x = product_codes4<kType>(y.x, y.y);
+      schedule_fence();
+      result.y = product_codes4<kType>(y.z, y.w);
+    } else {
+      float values[kVector];
+      unpack8<kType>(y, values);
+      result.x = codes4(args, values);
+      schedule_fence();
+      result.y = codes4(args, values + 4);
+    }
+    return result;
   }
 };
 
@@ -61,38 +133,18 @@ MI300_DEVICE float dynamic_scale(const RowArgs& args, float amax) {
   float a = amax < args.amax_min ? args.amax_min : amax;
   float s = args.scale_form == ScaleForm::kAmaxDiv   ? divide(a, args.scale_const)
             : args.scale_form == ScaleForm::kAmaxMul ? a * args.scale_const
-                                                     : divide(args.scale_const, a);
+            : args.scale_form == ScaleForm::kDivAmax ? divide(args.scale_const, a)
+                                                     : divide(1.0f, a) * args.scale_const;
   return s < args.scale_min ? args.scale_min : s;
 }
 
-// Largest |y| of eight values, as the bits of a float: NaN is the largest.
-MI300_DEVICE u32 largest(const float* y) {
-  u32 result = 0;
-  for (u32 i = 0; i < kVector; ++i) result = max_u32(result, abs_bits(y[i]));
-  return result;
-}
-
-// ---- a vector of eight bf16 or fp16 ----
-
+// Largest |y| of eight packed values, as the bits of a float: NaN is the largest.
 template <Dtype kType>
-MI300_DEVICE void unpack8(U32x4 packed, float* values) {
-  for (u32 i = 0; i < 4; ++i) {
-    Float2 pair = unpack2<kType>(packed[i]);
-    values[2 * i] = pair.x;
-    values[2 * i + 1] = pair.y;
-  }
-}
-
-template <Dtype kType>
-MI300_DEVICE U32x4 pack8(const float* values) {
-  U32x4 packed;
-  for (u32 i = 0; i < 4; ++i) packed[i] = pack2<kType>(values[2 * i], values[2 * i + 1]);
-  return packed;
-}
-
-template <Dtype kType>
-MI300_DEVICE void round8(float* values) {
-  unpack8<kType>(pack8<kType>(values), values);
+MI300_DEVICE u32 largest(U32x4 y) {
+  u32 pair = 0;
+  for (u32 i = 0; i < 4; ++i) pair = max_magnitude2(pair, y[i]);
+  const Float2 magnitudes = unpack2<kType>(pair);
+  return max_u32(abs_bits(magnitudes.x), abs_bits(magnitudes.y));
 }
 
 }  // namespace mi300

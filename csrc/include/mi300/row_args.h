@@ -9,7 +9,7 @@ enum class Dtype : unsigned char { kNone, kF32, kBf16, kF16, kE4m3fn, kE4m3fnuz,
 
 enum class Quant : unsigned char { kNone, kStatic, kPerToken, kPerGroup };
 enum class Scaling : unsigned char { kDiv, kMul, kMulReciprocal };
-enum class ScaleForm : unsigned char { kAmaxDiv, kAmaxMul, kDivAmax };
+enum class ScaleForm : unsigned char { kAmaxDiv, kAmaxMul, kDivAmax, kReciprocalMul };
 
 // What a finite value beyond an FP8 format's range becomes; without meaning when the clamp keeps
 // values in range. kSpecial: NaN, for e5m2 infinity.
@@ -17,28 +17,33 @@ enum class Overflow : unsigned char { kSaturate, kSpecial };
 
 constexpr int kMaxScales = 4;
 
+// How the vector kernels get to y, and from y to codes; settled by the launch plan.
+enum class NormPath : unsigned char { kAny, kRoundedTwice };  // weight, both roundings, no offset
+enum class TargetPath : unsigned char { kAny, kDivide, kMultiply };  // native format, its full range
+
+// NOTE: the first 64 bytes are what a kernel needs before its loads: one line of the constant cache.
 struct RowArgs {
   // [rows, hidden] each, strides in elements; outputs are contiguous and null if not wanted.
   const void* first;   // x or gate
   const void* second;  // residual (null without) or up
   const void* weight;  // [hidden], null without
+  long long rows;
+  long long first_stride;
+  long long second_stride;
+  unsigned hidden;
+  unsigned threads;     // of a workgroup
+  unsigned workgroups;  // of the launch, those of a cluster counted as one
+  unsigned cluster;     // workgroups on one row
   void* residual_out;
   void* y;
   void* q;      // [scale_count, rows, hidden], one byte an element
   float* scale;  // computed scales: [rows], [rows, hidden / group] or [1]
   float* amax;   // [rows]: written instead of q when the scale is per tensor
   const float* scales[kMaxScales];
-  long long rows;
-  long long first_stride;
-  long long second_stride;
   long long scale_stride;  // elements of q between two static scales' results
-  unsigned hidden;
-  unsigned group;  // elements that share a scale (per-group)
+  unsigned group;          // elements that share a scale (per-group)
   unsigned scale_count;
-  unsigned threads;     // of a workgroup
-  unsigned workgroups;  // of the launch, those of a cluster counted as one
-  unsigned cluster;     // workgroups on one row
-  unsigned chunks;      // flat kernels: workgroups on one row
+  unsigned chunks;  // flat kernels: workgroups on one row
   float inverse_hidden;
   float eps;
   float weight_offset;  // -0.0 for none, which changes no weight
@@ -61,7 +66,8 @@ struct RowArgs {
   Scaling scaling;
   ScaleForm scale_form;
   Overflow overflow;
-  unsigned char padding[2];
+  NormPath norm_path;
+  TargetPath target_path;
 };
 
 static_assert(sizeof(RowArgs) == 208);
