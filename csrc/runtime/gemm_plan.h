@@ -69,6 +69,11 @@ inline bool is_gemm_aligned(const SkinnyGemmArgs& args) {
          is_multiple(args.weight_stride) && is_multiple(args.activation_stride);
 }
 
+// Quads of results that each part of k finishes; at least 2, so that its inverse fits.
+inline uint32_t gemm_share(uint32_t rows, uint32_t m, uint32_t splits) {
+  return std::max(2u, gemm_divide_up(uint64_t{rows} / 4 * m, splits));
+}
+
 // Bytes of LDS of a workgroup: ring of weights, activations, the waves' sums, the parts received.
 inline uint32_t gemm_lds_bytes(const GemmShape& shape, uint32_t m, uint32_t split_stages,
                                uint32_t chunk, const DeviceInfo& device) {
@@ -82,7 +87,7 @@ inline uint32_t gemm_lds_bytes(const GemmShape& shape, uint32_t m, uint32_t spli
            kGemmStageBytes * held;
   bytes += shape.k_waves * m * (rows + 4) * 4;
   if (shape.splits > 1 && device.max_cluster > 1) {
-    bytes += 2 * shape.splits * gemm_divide_up(uint64_t{rows} * m, shape.splits) * 4;
+    bytes += 2 * shape.splits * gemm_share(rows, m, shape.splits) * 16;
   }
   return bytes;
 }
@@ -197,6 +202,9 @@ inline GemmLaunch make_gemm_launch(const GemmShape& shape, const GemmProblem& pr
   args.splits = shape.splits;
   args.split_stages =
       gemm_divide_up(gemm_divide_up(args.row_bytes, kGemmStageBytes), shape.splits);
+  args.quads_inverse = gemm_divide_up(uint64_t{1} << 32, rows / 4);
+  args.share = gemm_share(rows, args.m, shape.splits);
+  args.share_inverse = gemm_divide_up(uint64_t{1} << 32, args.share);
   args.waves = shape.waves;
   args.k_waves = shape.k_waves;
   const uint32_t limit = gemm_lds_limit(shape, device);
@@ -230,6 +238,25 @@ inline bool is_gemm_form(const GemmProblem& problem, GemmForm form, const Device
   }
 }
 
+// Limit of m of the form's entry for so many rows; below m if there is none.
+inline uint32_t gemm_columns(GemmForm form, uint32_t m, const DeviceInfo& device) {
+  const uint32_t columns = m > 32 ? 64 : m > 16 ? 32 : m > 8 ? 16 : 8;
+  switch (form) {
+    case GemmForm::kSparse: return 8;
+    case GemmForm::kRing: return std::min(columns, 16u);
+    case GemmForm::kUnaligned: return 64;
+    // One matrix instruction takes 16 rows with 64 lanes; with 32 the group form takes over from 8.
+    case GemmForm::kDense: return device.wave_size == 64 ? std::max(columns, 16u) : 8;
+    default: return columns;
+  }
+}
+
+inline uint32_t gemm_max_tiles(GemmForm form, uint32_t columns, const DeviceInfo& device) {
+  if (device.wave_size == 64 || form == GemmForm::kUnaligned) return 1;
+  if (form == GemmForm::kDense) return 2;
+  return columns == 16 || columns == 32 ? 2 : 1;
+}
+
 // The cheapest legal shape of the allowed forms; kVendor if there is none.
 inline GemmShape choose_gemm_shape(const GemmProblem& problem, const DeviceInfo& device) {
   GemmShape best{GemmForm::kVendor, 0, 0, 0, 0, 0};
@@ -238,14 +265,12 @@ inline GemmShape choose_gemm_shape(const GemmProblem& problem, const DeviceInfo&
   for (GemmForm form : {GemmForm::kDense, GemmForm::kSparse, GemmForm::kRing, GemmForm::kGroup,
                         GemmForm::kUnaligned}) {
     if (!is_gemm_form(problem, form, device)) continue;
-    const bool is_fixed = form == GemmForm::kUnaligned;
     // The ring is kept for comparison: it is taken when it is asked for.
     if (form == GemmForm::kRing && problem.form != form) continue;
-    const uint32_t columns = is_fixed || m > 32 ? 64 : m > 16 ? 32 : m > 8 ? 16 : 8;
-    if (form == GemmForm::kSparse && columns > 8) continue;
-    if (form == GemmForm::kRing && columns > 16) continue;
+    const uint32_t columns = gemm_columns(form, m, device);
+    if (columns < m) continue;
     for (uint32_t tiles : {1u, 2u}) {
-      if (tiles > 1 && (columns > 32 || is_fixed || form == GemmForm::kRing)) continue;
+      if (tiles > gemm_max_tiles(form, columns, device)) continue;
       for (uint32_t waves : {4u, 8u, 12u, 16u}) {
         for (uint32_t k_waves : {1u, 2u, 4u, 8u, 16u}) {
           for (uint32_t splits : {1u, 2u, 3u, 4u, 6u, 8u, 12u, 16u}) {
@@ -284,7 +309,7 @@ inline GemmPlan plan_gemm(const GemmProblem& problem, const DeviceInfo& device) 
     sum = plan.launches[0];
     std::snprintf(sum.module, sizeof(sum.module), "skinny_gemm_sum");
     std::snprintf(sum.entry, sizeof(sum.entry), "skinny_gemm_sum");
-    sum.grid = gemm_divide_up(results, 256);
+    sum.grid = gemm_divide_up(problem.args.m * gemm_divide_up(problem.args.n, 4), 256);
     sum.block = 256;
     sum.lds_bytes = 0;
   }

@@ -261,6 +261,9 @@ class GemmCall {
     merged.k_waves = args.k_waves;
     merged.chunk = args.chunk;
     merged.groups_in_grid = args.groups_in_grid;
+    merged.quads_inverse = args.quads_inverse;
+    merged.share = args.share;
+    merged.share_inverse = args.share_inverse;
     args = merged;
   }
 

@@ -8,7 +8,3 @@ extern MI300_LDS U32x4 lds[];
 MI300_KERNEL(max_threads(8, 1), 1) skinny_gemm_sparse_fp8_m8_t1(SkinnyGemmArgs args) {
   run_sparse<1>(args, lds);
 }
-
-MI300_KERNEL(max_threads(8, 2), 1) skinny_gemm_sparse_fp8_m8_t2(SkinnyGemmArgs args) {
-  run_sparse<2>(args, lds);
-}

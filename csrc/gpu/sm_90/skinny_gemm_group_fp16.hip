@@ -1,34 +1,36 @@
-// Skinny GEMM on fp16 by four waves together: one entry per limit of m and number of row tiles.
+// Skinny GEMM on fp16 by four waves together: one entry per limit of m and row tiles a wave.
 #include <mi300/skinny_gemm.h>
 
 using namespace mi300;
 
 extern MI300_LDS U32x4 lds[];
 
-MI300_KERNEL(max_threads(8, 1), 1) skinny_gemm_group_fp16_m8_t1(SkinnyGemmArgs args) {
+MI300_KERNEL(max_threads(8, 1), 1)
+skinny_gemm_group_fp16_m8_t1(SkinnyGemmArgs args) {
   run_wave_group<Dtype::kF16, 8, 1>(args, lds);
 }
 
-MI300_KERNEL(max_threads(8, 2), 1) skinny_gemm_group_fp16_m8_t2(SkinnyGemmArgs args) {
-  run_wave_group<Dtype::kF16, 8, 2>(args, lds);
-}
-
-MI300_KERNEL(max_threads(16, 1), 1) skinny_gemm_group_fp16_m16_t1(SkinnyGemmArgs args) {
+MI300_KERNEL(max_threads(16, 1), 1)
+skinny_gemm_group_fp16_m16_t1(SkinnyGemmArgs args) {
   run_wave_group<Dtype::kF16, 16, 1>(args, lds);
 }
 
-MI300_KERNEL(max_threads(16, 2), 1) skinny_gemm_group_fp16_m16_t2(SkinnyGemmArgs args) {
+MI300_KERNEL(max_threads(16, 2), 1)
+skinny_gemm_group_fp16_m16_t2(SkinnyGemmArgs args) {
   run_wave_group<Dtype::kF16, 16, 2>(args, lds);
 }
 
-MI300_KERNEL(max_threads(32, 1), 1) skinny_gemm_group_fp16_m32_t1(SkinnyGemmArgs args) {
+MI300_KERNEL(max_threads(32, 1), 1)
+skinny_gemm_group_fp16_m32_t1(SkinnyGemmArgs args) {
   run_wave_group<Dtype::kF16, 32, 1>(args, lds);
 }
 
-MI300_KERNEL(max_threads(32, 2), 1) skinny_gemm_group_fp16_m32_t2(SkinnyGemmArgs args) {
+MI300_KERNEL(max_threads(32, 2), 1)
+skinny_gemm_group_fp16_m32_t2(SkinnyGemmArgs args) {
   run_wave_group<Dtype::kF16, 32, 2>(args, lds);
 }
 
-MI300_KERNEL(max_threads(64, 1), 1) skinny_gemm_group_fp16_m64_t1(SkinnyGemmArgs args) {
+MI300_KERNEL(max_threads(64, 1), 1)
+skinny_gemm_group_fp16_m64_t1(SkinnyGemmArgs args) {
   run_wave_group<Dtype::kF16, 64, 1>(args, lds);
 }

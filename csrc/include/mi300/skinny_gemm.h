@@ -7,6 +7,7 @@
 // sm_90, through `partial` and a second kernel on gfx942). Output is written once and never read.
 #pragma once
 
+#include <mi300/fp8.h>
 #include <mi300/wave_group.h>
 #include <mi300/weight_stream.h>
 
@@ -23,7 +24,19 @@ MI300_DEVICE u32 opaque(u32 value) {
   return value;
 }
 
-constexpr u32 kBatch = 4;   // results that a thread works on side by side
+// Writes into the LDS of workgroup `rank` of this cluster, at the place that `slot` has in ours.
+MI300_DEVICE void store_peer4(Float4* slot, [[maybe_unused]] u32 rank, Float4 value) {
+#if defined(__AMDGCN__)
+  *slot = value;
+#else
+  asm volatile(
+      "{ .reg .b32 peer;\n mapa.shared::cluster.u32 peer, %0, %1;\n"
+      "st.shared::cluster.v4.f32 [peer], {%2, %3, %4, %5}; }" ::"r"(lds_address(slot)),
+      "r"(rank), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w)
+      : "memory");
+#endif
+}
+
 constexpr u32 kRowPad = 4;  // floats; keeps the lanes' partial sums in different LDS banks
 
 MI300_DEVICE float round_result(Dtype type, float value) {
@@ -32,18 +45,50 @@ MI300_DEVICE float round_result(Dtype type, float value) {
   return value;
 }
 
-MI300_DEVICE void write_result(const SkinnyGemmArgs& args, u32 column, u32 row, float sum) {
-  if (args.scale_a != nullptr) {
-    sum *= load<float>(args.scale_a, column * args.scale_a_step) *
-           load<float>(args.scale_b, row * args.scale_b_step);
-  }
+template <Dtype kType>
+MI300_DEVICE U32x2 pack4(Float4 values) {
+  return U32x2{pack2<kType>(values.x, values.y), pack2<kType>(values.z, values.w)};
+}
+
+// Four results of neighbouring weight rows; those past the last row are dropped.
+MI300_DEVICE void write_results(const SkinnyGemmArgs& args, float scale, u32 column, u32 row,
+                                Float4 sums) {
   const Dtype type = (Dtype)args.out_type;
-  if (args.bias != nullptr) sum += load_float((Dtype)args.bias_type, args.bias, row);
-  if (args.addend != nullptr) {
-    sum = round_result(type, sum) + load_float((Dtype)args.addend_type, args.addend,
-                                           column * args.addend_stride + row);
+  const bool has_scales = args.scale_b_step != 0 || args.scale_a_step != 0;
+  if (has_scales) scale = load<float>(args.scale_a, column * args.scale_a_step);
+  const i64 first = (i64)column * args.n + row;
+#pragma unroll
+  for (u32 i = 0; i < 4; ++i) {
+    if (row + i >= args.n) continue;
+    float sum = sums[i] * scale;
+    if (has_scales) {
+      sum = sums[i] * (scale * load<float>(args.scale_b, (row + i) * args.scale_b_step));
+    }
+    if (args.bias != nullptr) sum += load_float((Dtype)args.bias_type, args.bias, row + i);
+    if (args.addend != nullptr) {
+      sum = round_result(type, sum) + load_float((Dtype)args.addend_type, args.addend,
+                                                 column * args.addend_stride + row + i);
+    }
+    sums[i] = sum;
   }
-  store_float(type, args.out, (i64)column * args.n + row, sum);
+  if (args.n % 4 == 0 && type != Dtype::kF32) {
+    U32x2 packed = type == Dtype::kBf16 ? pack4<Dtype::kBf16>(sums) : pack4<Dtype::kF16>(sums);
+    store<U32x2>(args.out, first / 4, packed);
+    return;
+  }
+#pragma unroll
+  for (u32 i = 0; i < 4; ++i) {
+    if (row + i < args.n) store_float(type, args.out, first + i, sums[i]);
+  }
+}
+
+// value / divisor by its rounded-up inverse; exact while their product is below 2^32.
+MI300_DEVICE u32 divide_by(u32 value, u32 inverse) { return (u32)(((u64)value * inverse) >> 32); }
+
+// The product of two scales of one value each; 1 without scales. Others are read where they apply.
+MI300_DEVICE float common_scale(const SkinnyGemmArgs& args) {
+  const bool is_common = args.scale_a != nullptr && args.scale_a_step + args.scale_b_step == 0;
+  return is_common ? load<float>(args.scale_a, 0) * load<float>(args.scale_b, 0) : 1.0f;
 }
 
 template <class Form, class Stream, class Unit, bool kAligned, u32 kGroups, u32 kTiles>
@@ -65,12 +110,12 @@ class SkinnyGemm {
     ring_ = lds;
     activations_ = lds + args.waves * Stream::kLdsWords;
     sums_ = (float*)(activations_ + args.chunk * args.k_waves * kStageSteps * 4 * lds_rows_);
-    received_ = sums_ + args.k_waves * args.m * (rows_ + kRowPad);
+    received_ = (Float4*)(sums_ + args.k_waves * args.m * (rows_ + kRowPad));
+    is_cluster_ = args.splits > 1 && args.partial == nullptr;
   }
 
   MI300_DEVICE void run() {
-    const bool is_cluster = args_.splits > 1 && args_.partial == nullptr;
-    if (is_cluster) cluster_arrive();
+    if (is_cluster_) cluster_arrive();
     StreamPlace place{row_wave_ * kTiles * kTileRows, rows_,  first_stage_, k_wave_, args_.k_waves,
                       limit_, group_index() / args_.splits, args_.groups_in_grid};
     Stream stream(args_, place, ring_ + wave_ * Stream::kLdsWords);
@@ -78,12 +123,14 @@ class SkinnyGemm {
     allow_next_kernel();
     stream.prefetch();  // while the kernel ahead still runs: the caches see what it writes later
     wait_for_previous_kernel();
-    stream.open();
+    scale_ = common_scale(args_);
     if (is_resident) {
-      fill_activations(0);
+      fill_activations(0, [&] { stream.open(); });
       barrier();
+    } else {
+      stream.open();
     }
-    if (is_cluster) cluster_wait();
+    u32 unfinished = args_.row_groups;  // a group whose parts are on their way to their owners
 #pragma unroll 1
     for (u32 group = place.first_group; group < args_.row_groups; group += place.group_step) {
       Float4 sums[kTiles][kGroups] = {};
@@ -93,19 +140,27 @@ class SkinnyGemm {
         stream.begin(group, first, count);
         if (!is_resident) {
           barrier();
-          fill_activations(first);
+          fill_activations(first, [] {});
           barrier();
         }
         stream.run(count, [&](const StageWords<kTiles>& stage, u32 i) { multiply(sums, stage, i); });
       }
+      if (is_cluster_) cluster_wait();  // the peers run; the group before has been handed over
+      if (unfinished < args_.row_groups) finish(unfinished);
       reduce(group, sums, stream.is_consumer());
+      if (is_cluster_) unfinished = group;
     }
+    if (is_cluster_) cluster_wait();
+    if (unfinished < args_.row_groups) finish(unfinished);
   }
 
  private:
   // Arranges the activations of `chunk` iterations from `first` on in LDS, zeros past the end of k.
-  MI300_DEVICE void fill_activations(u32 first) {
-    constexpr u32 kBatch = kAligned ? 4 : 1;  // loads of a thread under way at a time
+  // `started()` is called once the first loads are under way: they come before those of weights,
+  // behind which they would wait for long.
+  template <class Started>
+  MI300_DEVICE void fill_activations(u32 first, const Started& started) {
+    constexpr u32 kBatch = !kAligned ? 1 : kHasAsyncCopy ? 8 : 4;  // loads of a thread under way
     const u32 quarters = args_.chunk * args_.k_waves * kStageSteps * 4, total = quarters * args_.m;
     const u32 base = (first_stage_ + first * args_.k_waves) * kStageBytes;
     const u32 row_step = threads_ / quarters, quarter_step = threads_ - row_step * quarters;
@@ -135,6 +190,7 @@ class SkinnyGemm {
           ++row;
         }
       }
+      if (start == thread_index()) started();
 #pragma unroll
       for (u32 i = 0; i < kBatch; ++i) {
         if (rows[i] >= args_.m) continue;
@@ -142,6 +198,7 @@ class SkinnyGemm {
         Form::put(block, rows[i], at[i] % 4, lds_rows_, words[i]);
       }
     }
+    if (thread_index() >= total) started();
     Form::publish();
   }
 
@@ -169,72 +226,66 @@ class SkinnyGemm {
       }
     }
     barrier();
-    const u32 results = rows_ * args_.m, share = (results + args_.splits - 1) / args_.splits;
+    const u32 quads = rows_ / 4 * args_.m;
 #pragma unroll 1
-    for (u32 start = thread_index(); start < results; start += kBatch * threads_) {
-      float values[kBatch];
-      u32 columns[kBatch], rows[kBatch];
-#pragma unroll
-      for (u32 i = 0; i < kBatch; ++i) {
-        u32 result = start + i * threads_;
-        result = result < results ? result : start;
-        columns[i] = result / rows_;
-        rows[i] = result - columns[i] * rows_;
-        values[i] = sums_[columns[i] * pitch + rows[i]];
-      }
+    for (u32 quad = thread_index(); quad < quads; quad += threads_) {
+      const u32 column = divide_by(quad, args_.quads_inverse);
+      const u32 row = (quad - column * (rows_ / 4)) * 4;
+      Float4 sum = *(const Float4*)(sums_ + column * pitch + row);
       for (u32 wave = 1; wave < args_.k_waves; ++wave) {
-#pragma unroll
-        for (u32 i = 0; i < kBatch; ++i) {
-          values[i] += sums_[(wave * args_.m + columns[i]) * pitch + rows[i]];
-        }
+        sum += *(const Float4*)(sums_ + (wave * args_.m + column) * pitch + row);
       }
+      if (args_.splits == 1) {
+        write_quad(group, column, row, sum);
+      } else if (args_.partial != nullptr) {
+        const i64 first = ((i64)part_ * args_.m + column) * args_.n + group * rows_ + row;
 #pragma unroll
-      for (u32 i = 0; i < kBatch; ++i) {
-        if (start + i * threads_ >= results) continue;
-        u32 n = group * rows_ + rows[i];
-        if (args_.splits == 1) {
-          if (n < args_.n) write_result(args_, columns[i], n, values[i]);
-        } else if (args_.partial != nullptr) {
-          if (n < args_.n) {
-            i64 row = (i64)part_ * args_.m + columns[i];
-            store<float>(args_.partial, row * args_.n + n, values[i]);
-          }
-        } else {
-          u32 result = start + i * threads_, owner = result / share;
-          float* slot = received_ + (parity_ * args_.splits + part_) * share;
-          store_peer((u32*)(slot + (result - owner * share)), owner, bit_cast<u32>(values[i]));
+        for (u32 i = 0; i < 4; ++i) {
+          if (group * rows_ + row + i < args_.n) store<float>(args_.partial, first + i, sum[i]);
         }
+      } else {
+        const u32 owner = divide_by(quad, args_.share_inverse);
+        const u32 place = (parity_ * args_.splits + part_) * args_.share;
+        store_peer4(received_ + place + (quad - owner * args_.share), owner, sum);
       }
     }
-    if (args_.splits > 1 && args_.partial == nullptr) {
+    if (is_cluster_) {
       cluster_arrive();
-      cluster_wait();
-      write_received(group, results, share);
-      parity_ ^= 1;
     } else if (group + args_.groups_in_grid < args_.row_groups) {
       barrier();  // the next group's sums go to the same LDS
     }
   }
 
+  // Finishes the results of a group whose parts all workgroups of the cluster have handed over.
+  //
   // NOTE: two buffers suffice: a peer writes one again only after the cluster barrier in between,
   // at which we arrive after reading it.
-  MI300_DEVICE void write_received(u32 group, u32 results, u32 share) {
-    const float* from = received_ + parity_ * args_.splits * share;
+  MI300_DEVICE void finish(u32 group) {
+    const u32 quads = rows_ / 4 * args_.m, first = part_ * args_.share;
+    const Float4* from = received_ + parity_ * args_.splits * args_.share;
 #pragma unroll 1
-    for (u32 i = thread_index(); i < share && part_ * share + i < results; i += threads_) {
-      float sum = from[i];
-      for (u32 part = 1; part < args_.splits; ++part) sum += from[part * share + i];
-      u32 result = part_ * share + i;
-      u32 column = result / rows_, n = group * rows_ + (result - column * rows_);
-      if (n < args_.n) write_result(args_, column, n, sum);
+    for (u32 i = thread_index(); i < args_.share && first + i < quads; i += threads_) {
+      Float4 sum = from[i];
+      for (u32 part = 1; part < args_.splits; ++part) sum += from[part * args_.share + i];
+      const u32 column = divide_by(first + i, args_.quads_inverse);
+      write_quad(group, column, (first + i - column * (rows_ / 4)) * 4, sum);
     }
+    parity_ ^= 1;
+  }
+
+  MI300_DEVICE void write_quad(u32 group, u32 column, u32 row, Float4 sum) {
+    const u32 n = group * rows_ + row;
+    if (n < args_.n) write_results(args_, scale_, column, n, sum);
   }
 
   const SkinnyGemmArgs& args_;
   const u32 threads_, wave_;
   u32 part_, k_wave_, row_wave_, rows_, first_stage_, limit_, iterations_, lds_rows_, parity_ = 0;
   U32x4 *ring_, *activations_;
-  float *sums_, *received_;
+  float* sums_;
+  Float4* received_;
+  float scale_ = 1;
+  bool is_cluster_;
 };
 
 // Largest workgroup of an entry: smaller where a lane holds more, so that it has the registers.
@@ -271,15 +322,20 @@ MI300_DEVICE void run_unaligned(const SkinnyGemmArgs& args, U32x4* lds) {
   SkinnyGemm<DenseForm<kType>, GatherStream<Unit, 1>, Unit, false, kGroups, 1>(args, lds).run();
 }
 
-// Sums the parts of k in order of their index; for targets whose workgroups share no LDS.
+// Sums four results' parts of k in order; for targets whose workgroups share no LDS.
 MI300_DEVICE void sum_parts(const SkinnyGemmArgs& args, u32 index) {
-  if (index >= args.m * args.n) return;
-  float sum = load<float>(args.partial, index);
-  for (u32 part = 1; part < args.splits; ++part) {
-    sum += load<float>(args.partial, (i64)part * args.m * args.n + index);
+  const u32 quads = (args.n + 3) / 4;
+  if (index >= args.m * quads) return;
+  const u32 column = index / quads, row = (index - column * quads) * 4;
+  Float4 sums = {};
+  for (u32 part = 0; part < args.splits; ++part) {
+    const i64 first = ((i64)part * args.m + column) * args.n + row;
+#pragma unroll
+    for (u32 i = 0; i < 4; ++i) {
+      if (row + i < args.n) sums[i] += load<float>(args.partial, first + i);
+    }
   }
-  u32 column = index / args.n;
-  write_result(args, column, index - column * args.n, sum);
+  write_results(args, common_scale(args), column, row, sums);
 }
 
 }  // namespace mi300

@@ -24,6 +24,9 @@ struct SkinnyGemmArgs {
   unsigned k_waves;         // of these share the rows and split k
   unsigned chunk;           // iterations (k_waves stages) whose activations are in LDS at a time
   unsigned groups_in_grid;  // workgroups / splits
+  unsigned quads_inverse;   // 2^32 / (weight rows of a group / 4), rounded up
+  unsigned share;           // quads of results that each part of k finishes
+  unsigned share_inverse;   // 2^32 / share, rounded up
   unsigned scale_a_step;    // 0 for one value, 1 for one per row
   unsigned scale_b_step;    // 0 for one value, 1 for one per column
   unsigned char out_type, bias_type, addend_type, unused;

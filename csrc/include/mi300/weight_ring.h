@@ -12,6 +12,7 @@ namespace mi300 {
 
 constexpr u32 kRingSlots = 4;
 constexpr u32 kRingThreads = 512;  // four pairs of waves
+constexpr i32 kLdsDone = 0xc07f;   // s_waitcnt lgkmcnt(0): the last counts are in LDS
 
 MI300_DEVICE u32 read_count(u32* count) {
   return wave_uniform(__scoped_atomic_load_n(count, __ATOMIC_ACQUIRE, __MEMORY_SCOPE_WRKGRP));
@@ -55,6 +56,7 @@ class RingStream {
       for (u32 i = 0; i < count; ++i) body(take(done_ + i), i);
     }
     done_ += count;
+    __builtin_amdgcn_s_waitcnt(kLdsDone);
   }
 
  private:

@@ -1,32 +1,16 @@
-// Skinny GEMM on bf16: one entry per limit of m and number of row tiles a wave.
+// Skinny GEMM on bf16, each wave by itself: one entry per limit of m and number of row tiles.
 #include <mi300/skinny_gemm.h>
 
 using namespace mi300;
 
 extern MI300_LDS U32x4 lds[];
 
-MI300_KERNEL(max_threads(8, 1), 1) skinny_gemm_bf16_m8_t1(SkinnyGemmArgs args) {
-  run_dense<Dtype::kBf16, 8, 1>(args, lds);
-}
-
-MI300_KERNEL(max_threads(8, 2), 1) skinny_gemm_bf16_m8_t2(SkinnyGemmArgs args) {
-  run_dense<Dtype::kBf16, 8, 2>(args, lds);
-}
-
 MI300_KERNEL(max_threads(16, 1), 1) skinny_gemm_bf16_m16_t1(SkinnyGemmArgs args) {
   run_dense<Dtype::kBf16, 16, 1>(args, lds);
 }
 
-MI300_KERNEL(max_threads(16, 2), 1) skinny_gemm_bf16_m16_t2(SkinnyGemmArgs args) {
-  run_dense<Dtype::kBf16, 16, 2>(args, lds);
-}
-
 MI300_KERNEL(max_threads(32, 1), 1) skinny_gemm_bf16_m32_t1(SkinnyGemmArgs args) {
   run_dense<Dtype::kBf16, 32, 1>(args, lds);
-}
-
-MI300_KERNEL(max_threads(32, 2), 1) skinny_gemm_bf16_m32_t2(SkinnyGemmArgs args) {
-  run_dense<Dtype::kBf16, 32, 2>(args, lds);
 }
 
 MI300_KERNEL(max_threads(64, 1), 1) skinny_gemm_bf16_m64_t1(SkinnyGemmArgs args) {
