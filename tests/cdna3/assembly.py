@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,10 +90,23 @@ def assemble(text: str) -> Assembly:
     return Assembly(text, listing.read_text(), linked.read_bytes())
 
 
-def compile_hip(source: Path, options: tuple[str, ...] = ()) -> Assembly:
-    """Compile a HIP file for gfx942, with line tables; cached by the preprocessed source."""
-    with tempfile.TemporaryDirectory(dir=cache_directory()) as scratch:
-        output = Path(scratch) / "k.s"
-        _run([*_CLANG, *_HIP, *_OPTIONS, *options, "-S", "-o", str(output), str(source)])
-        text = output.read_text()
-    return assemble(text)
+def compile_hip(
+    source: Path, options: tuple[str, ...] = (), headers: Iterable[Path] = ()
+) -> Assembly:
+    """Compile a HIP file for gfx942, with line tables; cached by the contents of all its files.
+
+    Args:
+        source: The `.hip` file.
+        options: More compiler options.
+        headers: Files that it may include, besides those of its own folder.
+    """
+    files = [source, *sorted(source.parent.glob("*.h")), *sorted(headers)]
+    names = [str(source), *_OPTIONS, *options]
+    content = [*(name.encode() for name in names), *(file.read_bytes() for file in files)]
+    kept = cache_directory() / f"{hashlib.sha256(bytes(1).join(content)).hexdigest()[:32]}.s"
+    if not kept.exists():
+        with tempfile.TemporaryDirectory(dir=cache_directory()) as scratch:
+            output = Path(scratch) / "k.s"
+            _run([*_CLANG, *_HIP, *_OPTIONS, *options, "-S", "-o", str(output), str(source)])
+            write_atomically(kept, output.read_bytes())
+    return assemble(kept.read_text())

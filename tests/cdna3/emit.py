@@ -46,7 +46,9 @@ def _statement(code: str) -> str:
 def _scalar(entry: Semantics) -> list[str]:
     """Body of a scalar instruction: reads, the code, writes of result, SCC and EXEC."""
     first = len(entry.destinations)
-    lines = ["u32 scc = w->scc; u64 exec = exec_of(w); (void)scc; (void)exec;"]
+    reads_scc = "scc" in entry.code.replace("scc =", "")
+    lines = [f"u32 scc = {'scc_of(w)' if reads_scc else 'w->scc'}; u64 exec = exec_of(w);"]
+    lines.append("(void)scc; (void)exec;")
     for k, kind in enumerate(entry.sources):
         fetch = "scalar64" if kind.endswith("64") else "scalar32"
         cast = {"i16": "(i32)(i16)", "u16": "(u32)(u16)"}.get(kind, f"({kind})")
@@ -61,9 +63,38 @@ def _scalar(entry: Semantics) -> list[str]:
     for kind in entry.destinations:
         wide = kind.rstrip("+").endswith("64")
         lines.append(f"put_scalar{64 if wide else 32}(w, i, 0, (u{64 if wide else 32})r);")
-    lines.append("w->scc = scc;")
-    if "exec =" in entry.code:
-        lines.append("set_exec(w, exec);")
+    if "scc =" in entry.code:
+        lines.append("w->scc = scc; w->scc_undefined = 0;")
+    return lines
+
+
+def _bitwise(entry: Semantics) -> list[str]:
+    """Body of a bitwise scalar instruction.
+
+    A bit of the result has no value if it depends on a source bit without one: the code is run
+    with such bits 0 and 1. SCC says whether the result is zero; EXEC takes `x`.
+    """
+    kind = entry.destinations[0]
+    wide, names = int(kind == "u64"), _NAMES[: len(entry.sources)]
+    lines = ["u64 exec = exec_of(w); (void)exec;", f"{kind} all = 0, any = 0, r = 0, x = 0;"]
+    for k, name in enumerate(names):
+        lines.append(f"u64 u{name}; {kind} v{name} = scalar_bits(w, i, {k + 1}, {wide}, &u{name});")
+    lines.append("all = ~all;")
+    lines.append(f"for (int way = 0; way < {1 << len(names)}; way++) {{")
+    for k, name in enumerate(names):
+        lines.append(
+            f"{kind} {name} = way >> {k} & 1 ? v{name} | ({kind})u{name} : v{name} & ~({kind})u{name};"
+        )
+    lines.append(f"{entry.code}; all &= x; any |= x; }}")
+    lines.append("u64 undefined = all ^ any;")
+    if entry.sets_exec:
+        lines.append("if (undefined) fault(w, kUninitializedSgpr, first_lane(undefined), 0, ")
+        lines.append("i->o[1].reg + 1024u, 0);")
+        lines.append("put_scalar64(w, i, 0, r); set_exec(w, x);")
+    else:
+        lines.append(f"put_scalar_bits(w, i, {wide}, x, undefined);")
+    if entry.sets_scc:
+        lines.append("w->scc = any != 0; w->scc_undefined = all == 0 && undefined != 0;")
     return lines
 
 
@@ -168,6 +199,8 @@ def _packed16(entry: Semantics) -> list[str]:
 def _function(name: str, entry: Semantics) -> str:
     if entry.form == "scalar":
         body = _scalar(entry)
+    elif entry.form == "bitwise":
+        body = _bitwise(entry)
     elif entry.destinations[0] == "pkf32":
         body = _packed32(entry)
     elif entry.destinations[0].startswith("pk"):

@@ -27,6 +27,8 @@ class CRegion(ctypes.Structure):
         ("size", ctypes.c_uint64),
         ("writable", ctypes.c_uint32),
         ("uninitialized", ctypes.c_uint32),
+        ("packed", ctypes.c_uint32),
+        ("pad", ctypes.c_uint32),
         ("written", ctypes.c_void_p),
         ("read", ctypes.c_void_p),
         ("writer", ctypes.c_void_p),

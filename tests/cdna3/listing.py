@@ -7,7 +7,8 @@ object, branches after their fix-ups are resolved, so that what is executed is w
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 
 from .code_object import CodeObject, CodeObjectError
 
@@ -16,6 +17,7 @@ _ENCODING = re.compile(r"^\t(\S+)(?:\s+(.*?))?\s*; encoding: \[(.*)\]$")
 _FIXUP = re.compile(r";\s+fixup (\w) - offset: (\d+), value: (\S+?), kind: (\S+)")
 _FILE = re.compile(r'^\t\.file\t(\d+) (?:"([^"]*)" )?"([^"]*)"')
 _LOC = re.compile(r"^\t\.loc\t(\d+) (\d+)\b[^;]*(?:;[^;]*;\s*(.*))?$")
+_LABEL = re.compile(r"^([\w.$]+):")
 _NOP = bytes.fromhex("000080bf")
 
 
@@ -44,9 +46,9 @@ class Line:
     label: str = ""
     is_sdwa: bool = False
     target: int = -1  # pc of the label
-    fixed: list[bool] = field(default_factory=list)  # bytes known from the listing
 
 
+@lru_cache(maxsize=4096)
 def strip_suffix(mnemonic: str) -> str:
     """The name of the instruction without `_e32`, `_e64`, `_sdwa` and `_dpp`."""
     for suffix in _SUFFIXES:
@@ -65,29 +67,34 @@ class _Parser:
         self.source, self.location = ("", 0), ""
 
     def feed(self, raw: str) -> None:
-        encoded = _ENCODING.match(raw)
-        fixup = _FIXUP.search(raw)
-        if encoded:
-            self.instruction(encoded[1], encoded[2] or "", encoded[3])
-        elif fixup and self.in_text:
-            self.fixup(fixup[3])
-        elif _FILE.match(raw):
-            found = _FILE.match(raw)
-            assert found
+        if "; encoding: [" in raw:
+            found = _ENCODING.match(raw)
+            assert found, raw
+            self.instruction(found[1], found[2] or "", found[3])
+        elif raw.startswith("\t.loc\t"):
+            self.location_of(_LOC.match(raw))
+        elif raw.startswith("\t.file\t"):
+            self.file(_FILE.match(raw))
+        elif raw.startswith(("\t.text", "\t.section", "\t.p2align")):
+            self.directive(raw.split(";")[0].split())
+        elif self.in_text and "fixup" in raw:
+            found = _FIXUP.search(raw)
+            assert found, raw
+            self.lines[-1].label = found[3]
+        elif raw[:1] not in ("\t", "", " ", ";"):
+            found = _LABEL.match(raw)
+            if found:
+                self.label(found[1])
+
+    def file(self, found: re.Match[str] | None) -> None:
+        if found:
             folder = found[2] or ""
             self.files[int(found[1])] = found[3] if found[3][:1] == "/" else f"{folder}/{found[3]}"
-        elif _LOC.match(raw):
-            found = _LOC.match(raw)
-            assert found
-            if int(found[2]):  # line 0 means "none in particular": keep the last
-                self.source = (self.files.get(int(found[1]), ""), int(found[2]))
-                self.location = (found[3] or f"{self.source[0]}:{found[2]}").strip()
-        elif re.match(r"^\t\.(text|section|p2align|fill)", raw):
-            self.directive(raw.split(";")[0].split())
-        else:
-            label = re.match(r"^([\w.$]+):", raw)
-            if label:
-                self.label(label[1])
+
+    def location_of(self, found: re.Match[str] | None) -> None:
+        if found and int(found[2]):  # line 0 means "none in particular": keep the last
+            self.source = (self.files.get(int(found[1]), ""), int(found[2]))
+            self.location = (found[3] or f"{self.source[0]}:{found[2]}").strip()
 
     def directive(self, words: list[str]) -> None:
         if words[0] == ".text":
@@ -105,15 +112,15 @@ class _Parser:
         self.labels[name] = self.pc
 
     def instruction(self, mnemonic: str, operands: str, encoding: str) -> None:
-        parts = [part.strip() for part in encoding.split(",")]
-        fixed = [part.startswith("0x") for part in parts]
+        parts = encoding.split(",")
         actual = self.code.text[self.pc : self.pc + len(parts)]
-        for part, is_fixed, byte in zip(parts, fixed, actual, strict=True):
-            if is_fixed and int(part, 16) != byte:
-                raise CodeObjectError(
-                    f"listing: bytes differ at pc 0x{self.pc:x}; got {actual.hex()} in the code "
-                    f"object, expected {encoding} for {mnemonic} {operands}. Rebuild both."
-                )
+        if any(
+            part != "A" and int(part, 16) != byte for part, byte in zip(parts, actual, strict=True)
+        ):
+            raise CodeObjectError(
+                f"listing: bytes differ at pc 0x{self.pc:x}; got {actual.hex()} in the code "
+                f"object, expected {encoding} for {mnemonic} {operands}. Rebuild both."
+            )
         line = Line(
             self.pc,
             strip_suffix(mnemonic),
@@ -123,13 +130,9 @@ class _Parser:
             self.source,
             self.location,
             is_sdwa="_sdwa" in mnemonic,
-            fixed=fixed,
         )
         self.lines.append(line)
         self.pc += len(parts)
-
-    def fixup(self, value: str) -> None:
-        self.lines[-1].label = value
 
 
 def _resolve(parser: _Parser) -> None:

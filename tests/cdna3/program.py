@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -226,23 +227,31 @@ def _resolve_targets(lines: list[Line], instructions: ctypes.Array[CInstruction]
             instructions[k].immediate = line.pc + 4
 
 
-def load_kernels(assembly: Assembly, code_object: bytes | None = None) -> dict[str, Kernel]:
-    """All kernels of a code object, decoded.
+class Kernels(Mapping[str, Kernel]):
+    """The kernels of a code object by name; each is decoded when it is first asked for."""
 
-    Args:
-        assembly: Assembly text with encodings.
-        code_object: The bytes that ship; None means those assembled from the same text.
+    def __init__(self, code: CodeObject, listing: list[Line]) -> None:
+        """Take the lines of each kernel from the listing."""
+        self._code, self._decoded = code, {}
+        self._lines = {}
+        for name, descriptor in code.descriptors.items():
+            start = descriptor.entry - code.text_address
+            end = start + code.symbols[name].size
+            self._lines[name] = [line for line in listing if start <= line.pc < end]
 
-    Raises:
-        CodeObjectError: if listing and bytes differ, or something is not known to the executor.
-    """
-    code = load_code_object(assembly.code_object if code_object is None else code_object)
-    listing = read_listing(assembly.encoded, code)
-    kernels = {}
-    for name, descriptor in code.descriptors.items():
-        start = descriptor.entry - code.text_address
-        end = start + code.symbols[name].size
-        lines = [line for line in listing if start <= line.pc < end]
+    def __getitem__(self, name: str) -> Kernel:
+        if name not in self._decoded:
+            self._decoded[name] = self._decode(name)
+        return self._decoded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._lines)
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def _decode(self, name: str) -> Kernel:
+        lines, descriptor = self._lines[name], self._code.descriptors[name]
         instructions = (CInstruction * len(lines))()
         for line, out in zip(lines, instructions, strict=True):
             try:
@@ -250,5 +259,19 @@ def load_kernels(assembly: Assembly, code_object: bytes | None = None) -> dict[s
             except UnknownSyntax as error:
                 raise CodeObjectError(f"{name}: {line.text!r}: unknown {error}") from error
         _resolve_targets(lines, instructions)
-        kernels[name] = Kernel(name, code, descriptor, lines, instructions)
-    return kernels
+        return Kernel(name, self._code, descriptor, lines, instructions)
+
+
+def load_kernels(assembly: Assembly, code_object: bytes | None = None) -> Kernels:
+    """The kernels of a code object, checked byte by byte against the listing.
+
+    Args:
+        assembly: Assembly text with encodings.
+        code_object: The bytes that ship; None means those assembled from the same text.
+
+    Raises:
+        CodeObjectError: if listing and bytes differ; and, when a kernel is taken from the result,
+            if it holds something that the executor does not know.
+    """
+    code = load_code_object(assembly.code_object if code_object is None else code_object)
+    return Kernels(code, read_listing(assembly.encoded, code))

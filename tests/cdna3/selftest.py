@@ -133,4 +133,4 @@ RUNS: dict[str, tuple[str, Run]] = {
     "ring": ("ring.hip", run_ring),
     "parts": ("parts.hip", run_parts),
 }
-SCHEDULES = [Schedule(), *(Schedule(seed, resident=2, noise=True) for seed in range(20))]
+SCHEDULES = [Schedule(), *(Schedule(seed, resident=2, noise=seed + 1) for seed in range(20))]

@@ -33,13 +33,16 @@ static inline float med3_f32(float a, float b, float c) {
 static inline double min_f64(double a, double b) { return fmin(a, b); }
 static inline double max_f64(double a, double b) { return fmax(a, b); }
 
-// The documented error of these instructions is 1 ulp. With launch->noise every inexact result
-// moves by -1, 0 or 1 ulp at random, so that code relying on the last bit is found.
+// The documented error of these instructions is below 1 ulp. With launch->noise an inexact result
+// is one of the two neighbours of the exact one, chosen by its bits: code that relies on the last
+// bit is found, and equal operands still give equal results.
 static float inexact(Wave *w, double exact) {
   float x = (float)exact;
   Launch *launch = w->group->launch;
   if (!launch->noise || (double)x == exact || !isnormal(x)) return flush(x);
-  return flush(as_f32(from_f32(x) + next_random(launch) % 3 - 1));
+  u32 hash = (from_f32(x) ^ launch->noise) * 2654435761u;
+  if (hash >> 31) return flush(x);
+  return flush(as_f32(from_f32(x) + (fabs((double)x) < fabs(exact) ? 1 : -1)));
 }
 static inline float rcp_f32(Wave *w, float x) { return inexact(w, 1.0 / (double)flush(x)); }
 static inline float rsq_f32(Wave *w, float x) { return inexact(w, 1.0 / sqrt((double)flush(x))); }

@@ -9,8 +9,8 @@ static void take(Wave *w, const Instruction *i) {
   if (i->flags & kBackEdge) w->yield = kYield;
 }
 static void s_branch(Wave *w, const Instruction *i) { take(w, i); }
-static void s_cbranch_scc0(Wave *w, const Instruction *i) { if (!w->scc) take(w, i); }
-static void s_cbranch_scc1(Wave *w, const Instruction *i) { if (w->scc) take(w, i); }
+static void s_cbranch_scc0(Wave *w, const Instruction *i) { if (!scc_of(w)) take(w, i); }
+static void s_cbranch_scc1(Wave *w, const Instruction *i) { if (scc_of(w)) take(w, i); }
 static u64 vcc_of(Wave *w) { return (u64)read_sgpr(w, kVcc + 1) << 32 | read_sgpr(w, kVcc); }
 static void s_cbranch_vccz(Wave *w, const Instruction *i) { if (!vcc_of(w)) take(w, i); }
 static void s_cbranch_vccnz(Wave *w, const Instruction *i) { if (vcc_of(w)) take(w, i); }

@@ -10,6 +10,13 @@ enum { kLineBytes = 128 };
 static inline int holds(const Region *r, u64 address, u32 bytes) {
   return address - r->base < r->size && r->size - (address - r->base) >= bytes;
 }
+// Kernels' buffers hold elements of a known size, so an access to them is aligned to its width up to
+// a dword. The kernel arguments are exempt: compilers read packed bytes of them in any way.
+static void check_alignment(Wave *w, const Region *r, u64 address, u32 bytes, u32 lane) {
+  u32 align = bytes < 4 ? bytes : 4;
+  if (!r->packed && address % align) fault(w, kAlignment, lane, address, align, 0);
+}
+
 static const Region *find_region(Wave *w, u64 address, u32 bytes, u32 lane) {
   Launch *launch = w->group->launch;
   if (holds(&launch->regions[launch->last_region], address, bytes))
@@ -51,6 +58,7 @@ static void check_writer(Wave *w, const Region *r, u64 address, u32 bytes, u32 l
 static inline u8 *load_pointer(Wave *w, u64 address, u32 bytes, u32 lane) {
   const Region *r = find_region(w, address, bytes, lane);
   u64 offset = address - r->base;
+  check_alignment(w, r, address, bytes, lane);
   if (r->uninitialized)
     for (u32 k = 0; k < bytes; k++)
       if (!r->written[offset + k]) fault(w, kUninitializedGlobal, lane, address + k, bytes, 0);
@@ -61,6 +69,7 @@ static inline u8 *load_pointer(Wave *w, u64 address, u32 bytes, u32 lane) {
 static inline u8 *store_pointer(Wave *w, u64 address, u32 bytes, u32 lane) {
   const Region *r = find_region(w, address, bytes, lane);
   u64 offset = address - r->base;
+  check_alignment(w, r, address, bytes, lane);
   if (!r->writable) fault(w, kReadOnly, lane, address, bytes, 0);
   if (r->written) bump(r->written + offset, bytes);
   w->group->launch->idle = 0;
@@ -98,9 +107,6 @@ static void global_addresses(Wave *w, const Instruction *i, int vector, int base
     u64 v = has_base ? w->v[reg][l] : (u64)w->v[reg + 1][l] << 32 | w->v[reg][l];
     address[l] = scalar + v + (u64)(i64)i->offset;
   }
-  u32 align = i->width < 4 ? i->width : 4;
-  for (int l = 0; l < kLanes; l++)
-    if (exec >> l & 1 && address[l] % align) fault(w, kAlignment, l, address[l], align, 0);
   Launch *launch = w->group->launch;
   launch->extra[i - launch->code] += count_lines(address, exec, i->width);
 }
@@ -196,6 +202,7 @@ static void global_atomic(Wave *w, const Instruction *i) {
   for (int l = 0; l < kLanes; l++) {
     if (!(exec >> l & 1)) continue;
     const Region *r = find_region(w, address[l], 4, l);
+    check_alignment(w, r, address[l], 4, l);
     if (!r->writable) fault(w, kReadOnly, l, address[l], 4, 0);
     if (r->uninitialized && !r->written[address[l] - r->base])
       fault(w, kUninitializedGlobal, l, address[l], 4, 0);

@@ -16,14 +16,17 @@ static inline void check_vector_read(Wave *w, unsigned reg, u64 lanes, unsigned 
   if (lanes & ~written) fault(w, kUninitializedVgpr, first_lane(lanes & ~written), 0, reg, 0);
 }
 
-static inline u32 read_sgpr(Wave *w, unsigned reg) {
+static inline void check_sgpr_wait(Wave *w, unsigned reg) {
   if (w->s_wait[reg] > w->lgkm_done) fault(w, kWaitLgkm, 0, 0, reg + 1024, 0);
-  if (!w->s_written[reg]) fault(w, kUninitializedSgpr, 0, 0, reg + 1024, 0);
+}
+static inline u32 read_sgpr(Wave *w, unsigned reg) {
+  check_sgpr_wait(w, reg);
+  if (w->s_undefined[reg]) fault(w, kUninitializedSgpr, 0, 0, reg + 1024, 0);
   return w->s[reg];
 }
 static inline void write_sgpr(Wave *w, unsigned reg, u32 value) {
-  if (w->s_wait[reg] > w->lgkm_done) fault(w, kWaitLgkm, 0, 0, reg + 1024, 0);
-  w->s[reg] = value, w->s_written[reg] = 1;
+  check_sgpr_wait(w, reg);
+  w->s[reg] = value, w->s_undefined[reg] = 0;
 }
 
 static inline u64 scalar64(Wave *w, const Instruction *i, int k) {
@@ -275,7 +278,38 @@ static inline const u32 *old_value(Wave *w, const Instruction *i, unsigned bits)
   check_vector_read(w, i->o[0].reg, lanes, bits == 16 ? kLowHalf : kBothHalves);
   return w->v[i->o[0].reg];
 }
-static u64 source_mask(Wave *w, const Instruction *i, int k) { return scalar64(w, i, k); }
+// Bitwise scalar instructions carry bits without a value: compilers merge lane masks that have a
+// value only in the lanes that are on. Such a bit must not decide anything.
+static u64 scalar_bits(Wave *w, const Instruction *i, int k, int wide, u64 *undefined) {
+  const Operand *o = &i->o[k];
+  *undefined = 0;
+  if (o->kind == kConstant) return wide ? (u64)o->hi << 32 | o->lo : o->lo;
+  check_sgpr_wait(w, o->reg);
+  *undefined = w->s_undefined[o->reg];
+  if (!wide) return w->s[o->reg];
+  check_sgpr_wait(w, o->reg + 1u);
+  *undefined |= (u64)w->s_undefined[o->reg + 1] << 32;
+  return (u64)w->s[o->reg + 1] << 32 | w->s[o->reg];
+}
+static void put_scalar_bits(Wave *w, const Instruction *i, int wide, u64 value, u64 undefined) {
+  unsigned reg = i->o[0].reg;
+  if (reg >= kExec && undefined) fault(w, kUninitializedSgpr, 0, 0, reg + 1024, 0);
+  write_sgpr(w, reg, (u32)value);
+  w->s_undefined[reg] = (u32)undefined;
+  if (!wide) return;
+  write_sgpr(w, reg + 1u, (u32)(value >> 32));
+  w->s_undefined[reg + 1] = (u32)(undefined >> 32);
+}
+static inline u32 scc_of(Wave *w) {
+  if (w->scc_undefined) fault(w, kUninitializedSgpr, 0, 0, 1024 + 253, 0);
+  return w->scc;
+}
+static u64 source_mask(Wave *w, const Instruction *i, int k) {
+  u64 undefined, mask = scalar_bits(w, i, k, 1, &undefined);
+  u64 lanes = undefined & exec_of(w);
+  if (lanes) fault(w, kUninitializedSgpr, first_lane(lanes), 0, i->o[k].reg + 1024u, 0);
+  return mask;
+}
 static void put_mask(Wave *w, const Instruction *i, int k, const u32 *bit) {
   u64 mask = 0;
   for (int l = 0; l < kLanes; l++) mask |= (u64)(bit[l] & 1) << l;

@@ -10,7 +10,7 @@ enum { kIdleLimit = 1 << 20 };
 static void start_wave(Launch *launch, Group *group, Wave *w, u32 index) {
   memset(w->low, 0, sizeof w->low), memset(w->high, 0, sizeof w->high);
   memset(w->vm_wait, 0, sizeof w->vm_wait), memset(w->lgkm_wait, 0, sizeof w->lgkm_wait);
-  memset(w->s_written, 0, sizeof w->s_written), memset(w->s_wait, 0, sizeof w->s_wait);
+  memset(w->s_undefined, 0xff, sizeof w->s_undefined), memset(w->s_wait, 0, sizeof w->s_wait);
   w->scc = w->pc = w->at_barrier = w->ended = w->yield = 0;
   w->vm_issued = w->vm_done = w->lgkm_issued = w->lgkm_done = 0;
   w->last_scalar_load = w->last_lds_write = 0;
@@ -27,7 +27,8 @@ static void start_wave(Launch *launch, Group *group, Wave *w, u32 index) {
     ids[l] = t % launch->block[0] | (t / launch->block[0] % launch->block[1]) << 10 |
              (t / (launch->block[0] * launch->block[1])) << 20;
   }
-  w->s_written[kExec] = w->s_written[kExec + 1] = 1;
+  w->s_undefined[kExec] = w->s_undefined[kExec + 1] = 0;
+  w->scc_undefined = 1;
   set_exec(w, exec);
   put_lanes(w, 0, ids, kAllLanes, kBothHalves);
   if (launch->kernarg_sgpr >= 0) {

@@ -58,6 +58,7 @@ typedef struct {
 typedef struct {
   u64 base, size;
   u32 writable, uninitialized;  // uninitialized: a read before a write is a fault
+  u32 packed, pad;              // packed: accesses need no alignment
   u8 *written;                  // per byte: how often it was stored to (saturating), or null
   u8 *read;                     // per byte: how often it was loaded (saturating), or null
   u64 *writer;                  // per dword: step << 24 | group << 4 | wave of the last store, or null
@@ -92,7 +93,8 @@ typedef struct Wave {
   u64 low[kVgprs], high[kVgprs];          // lanes whose low and high half were written
   u32 vm_wait[kVgprs], lgkm_wait[kVgprs];  // number of the load that is still to write the register
   u32 s[kSgprs], s_wait[kSgprs];
-  u8 s_written[kSgprs];
+  u32 s_undefined[kSgprs];  // bits without a value
+  u32 scc_undefined;
   u32 scc, pc, at, index;  // at: the instruction being executed
   u32 vm_issued, vm_done, lgkm_issued, lgkm_done, last_scalar_load, last_lds_write;
   u32 clock[kMaxWaves];

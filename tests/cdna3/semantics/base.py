@@ -9,7 +9,8 @@ A signature lists operand types as they stand in assembly text, `"f32 = f32 f32"
 A `+` after a destination says that its old value is read too, as `d`.
 
 The code is a C expression for the result, or statements that set `r` (and `m` for a second, mask
-destination, `scc` and `exec` for scalar instructions). Sources are `a`, `b`, `c`, `e`. For a
+destination, `scc` for scalar instructions). A bitwise scalar instruction sets `x`, and `r` if it
+saves the old EXEC. Sources are `a`, `b`, `c`, `e`. For a
 `call` the code names a C function of `runtime/`.
 """
 
@@ -22,14 +23,15 @@ from dataclasses import dataclass
 class Semantics:
     """One instruction: how it is executed (`form`), its operands, its meaning, its counter class."""
 
-    form: str  # "scalar", "vector" or "call"
+    form: str  # "scalar", "bitwise", "vector" or "call"
     signature: str
     code: str
     counter: str
     width: int = 0  # bytes per lane of a memory access or a copy
     flags: tuple[str, ...] = ()
     immediate: int = 0  # parameter of the C function
-    sets_exec: bool = False  # v_cmpx: the result goes to EXEC too
+    sets_exec: bool = False  # v_cmpx, s_*_saveexec: a result goes to EXEC too
+    sets_scc: bool = False  # of a bitwise instruction: SCC says whether the result is zero
 
     @property
     def destinations(self) -> list[str]:

@@ -17,14 +17,10 @@ _LOGIC = {
 _COMPARE = {"eq": "==", "lg": "!=", "gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 
 _ALU = {
-    "s_mov_b32": ("u32 = u32", "a"),
-    "s_mov_b64": ("u64 = u64", "a"),
     "s_movk_i32": ("u32 = i16", "(u32)a"),
     "s_cmov_b32": ("u32+ = u32", "scc ? a : d"),
     "s_cmov_b64": ("u64+ = u64", "scc ? a : d"),
     "s_cmovk_i32": ("u32+ = i16", "scc ? (u32)a : d"),
-    "s_not_b32": ("u32 = u32", "r = ~a; scc = r != 0"),
-    "s_not_b64": ("u64 = u64", "r = ~a; scc = r != 0"),
     "s_brev_b32": ("u32 = u32", "reverse_bits(a)"),
     "s_bcnt1_i32_b32": ("u32 = u32", "r = (u32)__builtin_popcount(a); scc = r != 0"),
     "s_bcnt1_i32_b64": ("u32 = u64", "r = (u32)__builtin_popcountll(a); scc = r != 0"),
@@ -102,20 +98,45 @@ for _n in range(1, 5):
         "u32 = u32 u32",
         f"u64 sum = ((u64)a << {_n}) + b; r = (u32)sum; scc = sum >> 32 != 0",
     )
-for _name, _expression in _LOGIC.items():
-    for _bits in (32, 64):
-        _ALU[f"s_{_name}_b{_bits}"] = (
-            f"u{_bits} = u{_bits} u{_bits}",
-            f"r = {_expression}; scc = r != 0",
+_SAVE = {name: expression.replace("b", "exec") for name, expression in _LOGIC.items()}
+_SAVE |= {"andn1": "~a & exec", "orn1": "~a | exec"}
+_WRITE = {"andn1_wrexec": "~a & exec", "andn2_wrexec": "a & ~exec"}
+
+
+def _bitwise() -> dict[str, Semantics]:
+    """Logic on words and lane masks; SCC says whether the result is zero."""
+    table = {}
+    for bits in (32, 64):
+        kind = f"u{bits}"
+        for name, expression in _LOGIC.items():
+            table[f"s_{name}_b{bits}"] = Semantics(
+                "bitwise", f"{kind} = {kind} {kind}", f"x = {expression}", "scalar", sets_scc=True
+            )
+        table[f"s_not_b{bits}"] = Semantics(
+            "bitwise", f"{kind} = {kind}", "x = ~a", "scalar", sets_scc=True
         )
-    _ALU[f"s_{_name}_saveexec_b64"] = (
-        "u64 = u64",
-        f"r = exec; exec = {_expression.replace('b', 'exec')}; scc = exec != 0",
-    )
-_ALU["s_andn1_saveexec_b64"] = ("u64 = u64", "r = exec; exec = ~a & exec; scc = exec != 0")
-_ALU["s_orn1_saveexec_b64"] = ("u64 = u64", "r = exec; exec = ~a | exec; scc = exec != 0")
-_ALU["s_andn1_wrexec_b64"] = ("u64 = u64", "exec = ~a & exec; r = exec; scc = exec != 0")
-_ALU["s_andn2_wrexec_b64"] = ("u64 = u64", "exec = a & ~exec; r = exec; scc = exec != 0")
+        table[f"s_mov_b{bits}"] = Semantics("bitwise", f"{kind} = {kind}", "x = a", "scalar")
+    for name, expression in _SAVE.items():
+        table[f"s_{name}_saveexec_b64"] = Semantics(
+            "bitwise",
+            "u64 = u64",
+            f"r = exec; x = {expression}",
+            "scalar",
+            sets_exec=True,
+            sets_scc=True,
+        )
+    for name, expression in _WRITE.items():
+        table[f"s_{name}_b64"] = Semantics(
+            "bitwise",
+            "u64 = u64",
+            f"x = {expression}; r = x",
+            "scalar",
+            sets_exec=True,
+            sets_scc=True,
+        )
+    return table
+
+
 for _name, _sign in _COMPARE.items():
     for _kind in ("i32", "u32"):
         _ALU[f"s_cmp_{_name}_{_kind}"] = (f" = {_kind} {_kind}", f"scc = a {_sign} b")
@@ -138,6 +159,7 @@ _CONTROL = {
 }
 
 SCALAR = {
+    **_bitwise(),
     **{name: Semantics("scalar", *entry, "scalar") for name, entry in _ALU.items()},
     **{name: Semantics("call", " =", name, counter) for name, counter in _CONTROL.items()},
     # Priorities and instruction prefetch change time only.

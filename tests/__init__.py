@@ -1,0 +1,1 @@
+"""Tests; `cdna3` is the executor of gfx942 machine code."""
