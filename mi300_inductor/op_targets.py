@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypedDict, get_type_hints
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
@@ -100,7 +100,7 @@ def dynamic_settings(op: str, x: Tensor, given: DynamicTarget) -> tuple[Any, ...
 
 
 def _check_names(op: str, given: Target, allowed: type) -> None:
-    names = get_type_hints(allowed)
+    names = allowed.__annotations__
     unknown = sorted(set(given) - set(names))
     if unknown:
         raise TypeError(
