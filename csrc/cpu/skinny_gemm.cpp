@@ -24,8 +24,8 @@ constexpr int64_t kWorkGrain = 1 << 18;
 void run(const GemmProblem& problem) {
   const int64_t stride = packed_stride(problem);
   const int64_t most_rows = std::min(kPackedRows, problem.m);
-  const at::DataPtr packed_data = new_scratch<float>(most_rows * stride);
-  float* packed = static_cast<float*>(packed_data.get());
+  static thread_local Scratch scratch;
+  float* packed = scratch.floats(most_rows * stride);
   const int64_t row_work = std::max<int64_t>(problem.k, 1);
   for (int64_t row = 0; row < problem.m; row += kPackedRows) {
     const int64_t rows = std::min(kPackedRows, problem.m - row);
@@ -41,6 +41,7 @@ void run(const GemmProblem& problem) {
                        run_columns(problem, {begin * kPanel, last}, {row, row + rows}, packed);
                      });
   }
+  scratch.trim();
 }
 
 void check_scale(const char* name, const MaybeTensor& scale, bool is_wanted, int64_t length) {

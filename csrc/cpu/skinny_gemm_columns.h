@@ -97,12 +97,10 @@ template <typename T>
 class ColumnBlocks {
  public:
   ColumnBlocks(const GemmProblem& problem, Range rows, const float* packed)
-      : problem_(problem),
-        rows_(rows),
-        packed_(packed),
-        sums_data_(new_scratch<float>(std::min(kRowBlock, rows.end - rows.begin) * kColumnBlock *
-                                      kLanes)),
-        sums_(static_cast<float*>(sums_data_.get())) {}
+      : problem_(problem), rows_(rows), packed_(packed) {
+    static thread_local Scratch scratch;
+    sums_ = scratch.floats(std::min(kRowBlock, rows.end - rows.begin) * kColumnBlock * kLanes);
+  }
 
   void run(Range columns) {
     for (int64_t column = columns.begin; column < columns.end; column += kColumnBlock) {
@@ -149,19 +147,23 @@ class ColumnBlocks {
     return reinterpret_cast<const T*>(problem_.weight.row(column)) + depth;
   }
 
-  template <typename Weight>
-  void multiply(const Tile& tile, const Weight* weights, int64_t stride, int64_t offset,
-                int64_t count) {
-    const int64_t rows_stride = packed_stride(problem_);
-    const float* rows = packed_ + (tile.rows.begin - rows_.begin) * rows_stride + tile.depth;
-    multiply_panel(weights, stride, rows + offset, rows_stride, tile.rows.end - tile.rows.begin,
-                   count, tile.sums, kColumnBlock, tile.depth + offset == 0);
+  template <typename Weights>
+  void multiply(const Tile& tile, const Weights& weights, int64_t offset, int64_t count) {
+    const int64_t stride = packed_stride(problem_), depth = tile.depth + offset;
+    const float* rows = packed_ + (tile.rows.begin - rows_.begin) * stride + depth;
+    const int64_t row_count = tile.rows.end - tile.rows.begin;
+    if (depth == 0) {
+      multiply_panel<kColumnBlock, true>(weights, rows, stride, row_count, count, tile.sums);
+    } else {
+      multiply_panel<kColumnBlock, false>(weights, rows, stride, row_count, count, tile.sums);
+    }
   }
 
   void multiply_in_place(const Tile& tile) {
     if constexpr (!Decoded<T>::kIsFp8) {
       const int64_t stride = problem_.weight.row_bytes / static_cast<int64_t>(sizeof(T));
-      multiply(tile, weight(tile.columns.begin, tile.depth), stride, 0, tile.count);
+      const WeightRows<T, 0> weights = {weight(tile.columns.begin, tile.depth), stride};
+      multiply(tile, weights, 0, tile.count);
     }
   }
 
@@ -190,9 +192,9 @@ class ColumnBlocks {
         }
       }
       if (stay_halves) {
-        multiply(tile, halves_, kStride, offset, padded);
+        multiply(tile, WeightRows<c10::Half, kStride>{halves_}, offset, padded);
       } else {
-        multiply(tile, wide_, kStride, offset, padded);
+        multiply(tile, WeightRows<float, kStride>{wide_}, offset, padded);
       }
     }
   }
@@ -224,7 +226,6 @@ class ColumnBlocks {
   const GemmProblem& problem_;
   Range rows_;
   const float* packed_;
-  at::DataPtr sums_data_;
   float* sums_;
   alignas(64) c10::Half halves_[kPanel * kStride];
   alignas(64) float wide_[kPanel * kStride];

@@ -52,9 +52,29 @@ void with_operand_type(at::ScalarType dtype, F&& f) {
   }
 }
 
-template <typename T>
-at::DataPtr new_scratch(int64_t count) {
-  return c10::GetCPUAllocator()->allocate(static_cast<size_t>(count) * sizeof(T));
-}
+// Floats that a thread keeps from call to call: fresh pages cost more than the sums in them.
+class Scratch {
+ public:
+  float* floats(int64_t count) {
+    if (count > count_) {
+      data_ = {};
+      data_ = c10::GetCPUAllocator()->allocate(static_cast<size_t>(count) * sizeof(float));
+      count_ = count;
+    }
+    return static_cast<float*>(data_.get());
+  }
+
+  // Gives back what is beyond 16 MiB.
+  void trim() {
+    if (count_ <= kKeptFloats) return;
+    data_ = {};
+    count_ = 0;
+  }
+
+ private:
+  static constexpr int64_t kKeptFloats = 1 << 22;
+  at::DataPtr data_;
+  int64_t count_ = 0;
+};
 
 }  // namespace mi300

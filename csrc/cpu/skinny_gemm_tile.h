@@ -20,40 +20,57 @@ constexpr int kPanel = 3;  // 12 sums, 3 weights and 1 activation vector in 16 r
 #endif
 constexpr int kTileRows = 4;
 
+// Weight rows in scratch: kStride elements apart, or, with kStride 0, `stride`. Known strides leave
+// the inner loop without spilled pointers.
+template <typename T, int64_t kStride>
+struct WeightRows {
+  using Element = T;
+  const T* data;
+  int64_t stride = kStride;
+
+  const T* row(int p) const { return data + p * (kStride == 0 ? stride : kStride); }
+};
+
 // sums[row][panel row] += the products over n (a multiple of kLanes) elements; one vector per sum,
-// `sums_stride` vectors between the rows' sums.
-template <int kRows, typename Weight>
-inline void multiply_tile(const Weight* weights, int64_t weights_stride, const float* rows,
-                          int64_t rows_stride, int64_t n, float* sums, int64_t sums_stride,
-                          bool is_first) {
+// kSumsStride vectors between the rows' sums. Not inlined, so that it has all registers.
+template <int kRows, int64_t kSumsStride, bool kIsFirst, typename Weights>
+[[gnu::noinline]] void multiply_tile(const Weights weights, const float* rows,
+                                     int64_t rows_stride, int64_t n, float* sums) {
+  // Unrolled by decree: an array with a variable index lives in memory.
   Vec acc[kRows][kPanel];
+#pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 6
     for (int p = 0; p < kPanel; ++p) {
-      acc[r][p] = is_first ? Vec(0.0f) : Vec::loadu(sums + (r * sums_stride + p) * kLanes);
+      acc[r][p] = kIsFirst ? Vec(0.0f) : Vec::loadu(sums + (r * kSumsStride + p) * kLanes);
     }
   }
   for (int64_t i = 0; i < n; i += kLanes) {
     Vec w[kPanel];
-    for (int p = 0; p < kPanel; ++p) w[p] = load_wide(weights + p * weights_stride + i);
+#pragma GCC unroll 6
+    for (int p = 0; p < kPanel; ++p) w[p] = load_wide(weights.row(p) + i);
+#pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
       const Vec a = Vec::loadu(rows + r * rows_stride + i);
+#pragma GCC unroll 6
       for (int p = 0; p < kPanel; ++p) acc[r][p] = at::vec::fmadd(a, w[p], acc[r][p]);
     }
   }
+#pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
-    for (int p = 0; p < kPanel; ++p) acc[r][p].store(sums + (r * sums_stride + p) * kLanes);
+#pragma GCC unroll 6
+    for (int p = 0; p < kPanel; ++p) acc[r][p].store(sums + (r * kSumsStride + p) * kLanes);
   }
 }
 
 // multiply_tile for any number of rows.
-template <typename Weight>
-inline void multiply_panel(const Weight* weights, int64_t weights_stride, const float* rows,
-                           int64_t rows_stride, int64_t row_count, int64_t n, float* sums,
-                           int64_t sums_stride, bool is_first) {
+template <int64_t kSumsStride, bool kIsFirst, typename Weights>
+inline void multiply_panel(const Weights& weights, const float* rows, int64_t rows_stride,
+                           int64_t row_count, int64_t n, float* sums) {
   int64_t row = 0;
   const auto tile = [&](auto count) {
-    multiply_tile<count()>(weights, weights_stride, rows + row * rows_stride, rows_stride, n,
-                           sums + row * sums_stride * kLanes, sums_stride, is_first);
+    multiply_tile<count(), kSumsStride, kIsFirst>(weights, rows + row * rows_stride, rows_stride,
+                                                  n, sums + row * kSumsStride * kLanes);
     row += count();
   };
   while (row + kTileRows <= row_count) tile(std::integral_constant<int, kTileRows>{});
