@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from torch import fx
 from torch._subclasses import FakeTensor
 
+from mi300_inductor.graph.availability import why_not_here
 from mi300_inductor.graph.canonicalise import Canonicaliser
 from mi300_inductor.graph.fuse import fuse
 from mi300_inductor.graph.legality import Legality
@@ -81,6 +82,9 @@ def run(gm: fx.GraphModule, options: Options) -> PassResult:
 def _run(graph: fx.Graph, disabled: frozenset[str]) -> PassResult:
     canonical = Canonicaliser(graph)
     recognition = recognise(canonical)
+    missing = why_not_here(graph) if recognition.facts else None
+    if missing is not None:
+        return PassResult((), (Rejection("pass", "", missing, "", "The graph runs unfused."),), ())
     plan = fuse(recognition.facts, canonical, Legality(graph, canonical), disabled)
     order = {node: index for index, node in enumerate(graph.nodes)}
     plan.regions.sort(key=lambda entry: min(order[node] for node in entry[1]))
