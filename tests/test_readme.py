@@ -1,0 +1,60 @@
+"""The README's Python runs as it is written, top to bottom, in one process."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+
+
+def python_blocks() -> list[tuple[int, str]]:
+    """The line number and the text of each Python block."""
+    text = README.read_text()
+    found = re.finditer(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return [(text[: match.start()].count("\n") + 1, match[1]) for match in found]
+
+
+@pytest.fixture
+def user_spellings(monkeypatch):
+    from mi300_inductor.graph import registry
+    from mi300_inductor.graph.recognise import compiled
+
+    monkeypatch.setattr(registry, "_user_spellings", {})
+    yield registry._user_spellings
+    compiled.cache_clear()
+
+
+def test_blocks_run_and_give_what_the_text_says(tmp_path, monkeypatch, capsys, user_spellings):
+    torch._dynamo.reset()
+    monkeypatch.chdir(tmp_path)
+    blocks = python_blocks()
+    assert len(blocks) >= 5
+    scope: dict[str, object] = {}
+    for line, block in blocks:
+        # Padded, so that errors and inspect.getsource give the README's own lines.
+        exec(compile("\n" * line + block, str(README), "exec"), scope)
+    said = capsys.readouterr().out
+    comment = re.search(r"report\.counts\) +# (.*)", README.read_text())
+    claimed = {kind: int(n) for kind, n in re.findall(r"(\w+) (\d+)", comment[1])}
+    assert scope["report"].counts == claimed
+    assert not scope["report"].rejected
+    assert (tmp_path / "out" / "report.html").stat().st_size > 1000
+    assert "rms_norm | " in said
+    assert list(user_spellings) == ["rms_norm"]
+
+
+def test_commands_and_files_that_are_named_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    for name in ("README.md", "CONTRIBUTING.md"):
+        text = (ROOT / name).read_text()
+        for target in re.findall(r"^make (\w[\w-]*)", text, re.MULTILINE):
+            assert re.search(rf"^{target}:", makefile, re.MULTILINE), (name, target)
+        for path in re.findall(
+            r"`((?:mi300_inductor|csrc|patterns|tests|benchmarks)/[^` ]*)`", text
+        ):
+            assert (ROOT / path).exists(), (name, path)
