@@ -29,6 +29,8 @@ help:
 	@echo "PY=python uses your environment instead of .venv; DEVICE=cuda runs on your card."
 
 demo: $(demo_env)
+	@echo "building the kernels (once)"
+	@$(PY) -c "from mi300_inductor import build; build.load_kernels('$(if $(filter cpu,$(DEVICE)),CPU,CUDA)')"
 	@$(PY) -m benchmarks.demo --device $(DEVICE) $(ARGS)
 
 test: $(test_env)
