@@ -73,10 +73,9 @@ MI300_DEVICE void rms_norm_any_row(const RowArgs& args, i64 row, const RowTeam& 
   }
   const float rstd = rsqrt(team.sum(slots[0], squares) * args.inverse_hidden + args.eps);
   finish_row(args, row, team, slots[1], [&](u32 i) {
-    float y = h_of(i) * rstd;
+    float y = round_to(args.inner_dtype, h_of(i) * rstd);
     if (args.weight != nullptr) {
-      const float w = load_float(args.weight_dtype, args.weight, i) + args.weight_offset;
-      y = round_to(args.inner_dtype, y) * w;
+      y *= load_float(args.weight_dtype, args.weight, i) + args.weight_offset;
     }
     return round_to(args.y_dtype, y);
   });
@@ -99,7 +98,6 @@ MI300_DEVICE void silu_mul_any_row(const RowArgs& args, i64 row, const RowTeam& 
 
 MI300_KERNEL(256, 4) rms_norm_any(RowArgs args) {
   static MI300_LDS RowSlots slots[2][2];  // rows alternate, as in rms_norm.h
-  allow_next_kernel();
   wait_for_previous_kernel();
   const RowTeam team = RowTeam::of(args);
   for (u32 i = 0; i < 4; ++i) team.clear(slots[i / 2][i % 2]);
@@ -111,7 +109,6 @@ MI300_KERNEL(256, 4) rms_norm_any(RowArgs args) {
 
 MI300_KERNEL(256, 4) silu_mul_any(RowArgs args) {
   static MI300_LDS RowSlots slots[2];
-  allow_next_kernel();
   wait_for_previous_kernel();
   const RowTeam team = RowTeam::of(args);
   for (u32 i = 0; i < 2; ++i) team.clear(slots[i]);

@@ -43,6 +43,9 @@ struct Launch {
   bool is_dependent = false;  // may start before the kernel ahead has ended
 };
 
+// LDS that a kernel with dynamic LDS may have besides, in bytes: both together have one limit.
+constexpr int kStaticLds = 4096;
+
 class Device {
  public:
   Device(int index, DeviceInfo info, Driver driver) : index_(index), info_(info), driver_(driver) {}
@@ -114,8 +117,9 @@ class Device {
     const int status =
         driver_.module_get_function(&function, find_module(what, describe), what.entry);
     if (status != 0) fail("the kernel is missing", what, status, describe);
-    if (driver_.function_set_attribute != nullptr && what.lds_bytes > 48 * 1024) {
-      const int set = driver_.function_set_attribute(function, kMaxDynamicLds, info_.lds_per_group);
+    if (driver_.function_set_attribute != nullptr && what.lds_bytes > 0) {
+      const int most = info_.lds_per_group - kStaticLds;
+      const int set = driver_.function_set_attribute(function, kMaxDynamicLds, most);
       if (set != 0) fail("the LDS size is refused", what, set, describe);
     }
     return functions_.emplace(what.entry, function).first->second;

@@ -183,7 +183,7 @@ class RowCall {
     for (int i = 0; i < count; ++i) {
       RowLaunch& launch = launches[i];
       const Launch what{launch.module,  launch.entry,     launch.grid, launch.block,
-                        launch.cluster, launch.lds_bytes, false};
+                        launch.cluster, launch.lds_bytes, launch.is_dependent != 0};
       device.launch(what, &launch.args, stream, [this] { return describe(); });
     }
   }

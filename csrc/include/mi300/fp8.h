@@ -55,8 +55,8 @@ MI300_DEVICE u32 fp8_code(Dtype type, float value, Overflow overflow) {
   return code | sign;
 }
 
-// Four values by the hardware instruction of kNativeFp8, first in the lowest byte. The caller clamps
-// to +-fp8_max, NaN kept (gfx942 does not saturate by itself).
+// Four values by the hardware instruction of kNativeFp8, first in the lowest byte. Saturates on
+// sm_90 only: on gfx942 the caller clamps to +-240, NaN kept.
 MI300_DEVICE u32 native_fp8_code4(const float* values) {
 #if defined(__AMDGCN__)
   i32 low = __builtin_amdgcn_cvt_pk_fp8_f32(values[0], values[1], 0, false);

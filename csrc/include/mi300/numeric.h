@@ -92,6 +92,68 @@ MI300_DEVICE Float2 unpack2(u32 packed) {
   }
 }
 
+// Sum and product of two packed pairs, rounded once: what fp32 arithmetic and one rounding give.
+template <Dtype kType>
+MI300_DEVICE u32 add2(u32 a, u32 b) {
+#if defined(__AMDGCN__)
+  const Float2 sum = unpack2<kType>(a) + unpack2<kType>(b);
+  return pack2<kType>(sum.x, sum.y);
+#else
+  u32 sum;
+  if constexpr (kType == Dtype::kBf16) {
+    asm("add.rn.bf16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
+  } else {
+    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
+  }
+  return sum;
+#endif
+}
+
+template <Dtype kType>
+MI300_DEVICE u32 mul2(u32 a, u32 b) {
+#if defined(__AMDGCN__)
+  const Float2 product = unpack2<kType>(a) * unpack2<kType>(b);
+  return pack2<kType>(product.x, product.y);
+#else
+  u32 product;
+  if constexpr (kType == Dtype::kBf16) {
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+  } else {
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+  }
+  return product;
+#endif
+}
+
+// The packed pair with magnitudes up to `bound` (both halves of it); NaN stays NaN.
+template <Dtype kType>
+MI300_DEVICE u32 bound2(u32 pair, u32 bound) {
+  u32 bounded = pair;
+#if defined(__AMDGCN__)
+  (void)bound;  // never called: kHasPackedMath is false
+#else
+  if constexpr (kType == Dtype::kBf16) {
+    asm("min.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(bounded) : "r"(pair), "r"(bound));
+  } else {
+    asm("min.NaN.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(bounded) : "r"(pair), "r"(bound));
+  }
+#endif
+  return bounded;
+}
+
+// Larger magnitudes of two packed pairs, as bits without signs: they order as numbers, NaN on top.
+MI300_DEVICE u32 max_magnitude2(u32 largest, u32 pair) {
+  const u32 magnitudes = pair & 0x7fff7fffu;
+#if defined(__AMDGCN__)
+  return max_u32(largest & 0xffff0000u, magnitudes & 0xffff0000u) |
+         max_u32(largest & 0xffffu, magnitudes & 0xffffu);
+#else
+  u32 result;
+  asm("max.u16x2 %0, %1, %2;" : "=r"(result) : "r"(largest), "r"(magnitudes));
+  return result;
+#endif
+}
+
 template <Dtype kType>
 MI300_DEVICE float round_to(float value) {
   if constexpr (kType == Dtype::kF32) {

@@ -36,10 +36,12 @@ using Float4 = float __attribute__((ext_vector_type(4)));
 constexpr u32 kWaveSize = 64;
 constexpr bool kHasClusters = false;
 constexpr bool kHasAsyncCopy = false;
+constexpr bool kHasPackedMath = false;
 #else
 constexpr u32 kWaveSize = 32;
 constexpr bool kHasClusters = true;   // several workgroups that see each other's LDS
 constexpr bool kHasAsyncCopy = true;  // global memory to LDS without registers
+constexpr bool kHasPackedMath = true;  // bf16 and fp16 pairs in one instruction
 #endif
 
 template <class To, class From>
@@ -128,6 +130,10 @@ MI300_DEVICE u32 wave_uniform(u32 value) {
 #else
   return value;
 #endif
+}
+
+MI300_DEVICE float wave_uniform(float value) {
+  return bit_cast<float>(wave_uniform(bit_cast<u32>(value)));
 }
 
 MI300_DEVICE u32 wave_index() { return wave_uniform(thread_index() / kWaveSize); }

@@ -78,9 +78,8 @@ struct Quantizer {
     float v[4];
     for (u32 i = 0; i < 4; ++i) {
       const float y = unpack2<kType>(pairs[i / 2])[i % 2];
-      float guess = y * by.reciprocal;
-      if constexpr (kWaveSize == 64) guess = bounded(guess, 0x1p100f);
-      v[i] = in_native_range(fma(fma(guess, by.divisor, -y), -by.reciprocal, guess));
+      const float guess = y * by.reciprocal;
+      v[i] = fma(fma(guess, by.divisor, -y), -by.reciprocal, guess);
     }
     return native_fp8_code4(v);
   }
@@ -91,7 +90,7 @@ struct Quantizer {
     const u32 pairs[2] = {low, high};
     float v[4];
     for (u32 i = 0; i < 4; ++i) {
-      v[i] = in_native_range(unpack2<kType>(pairs[i / 2])[i % 2] * by.reciprocal);
+      v[i] = unpack2<kType>(pairs[i / 2])[i % 2] * by.reciprocal;
     }
     return native_fp8_code4(v);
   }
@@ -100,11 +99,11 @@ struct Quantizer {
   template <Dtype kType>
   MI300_DEVICE U32x2 codes(const RowArgs& args, U32x4 y) const {
     U32x2 result;
-    if (args.target_path == TargetPath::kDivide && is_moderate<kType>()) {
+    if (kHasPackedMath && args.target_path == TargetPath::kDivide && is_moderate<kType>()) {
       result.x = quotient_codes4<kType>(y.x, y.y);
       schedule_fence();
       result.y = quotient_codes4<kType>(y.z, y.w);
-    } else if (args.target_path == TargetPath::kMultiply) {
+    } else if (kHasPackedMath && args.target_path == TargetPath::kMultiply) {
       result.x = product_codes4<kType>(y.x, y.y);
       schedule_fence();
       result.y = product_codes4<kType>(y.z, y.w);
@@ -118,6 +117,12 @@ struct Quantizer {
     return result;
   }
 };
+
+// The same quantizer, equal in all lanes, in scalar registers where there are any.
+MI300_DEVICE Quantizer uniform(const Quantizer& quantizer) {
+  const Divisor& by = quantizer.by;
+  return {{wave_uniform(by.prescale), wave_uniform(by.divisor), wave_uniform(by.reciprocal)}};
+}
 
 // The pointer to static scale `index`, without indexing the arguments at run time.
 MI300_DEVICE const float* static_scale(const RowArgs& args, u32 index) {

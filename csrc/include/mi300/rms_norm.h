@@ -57,11 +57,8 @@ struct RmsNormRows {
 #pragma unroll
     for (u32 v = 0; v < kVec; ++v) {
       schedule_fence();
-      float values[kVector], addend[kVector];
-      unpack8<kType>(packed(h[v]), values);
-      unpack8<kType>(packed(next_second[v]), addend);
-      for (u32 i = 0; i < kVector; ++i) values[i] += addend[i];
-      h[v] = pack8<kType>(values);
+      const U32x4 x = packed(h[v]), residual = packed(next_second[v]);
+      for (u32 i = 0; i < 4; ++i) h[v][i] = add2<kType>(x[i], residual[i]);
       share.store_row(args->residual_out, row * args->hidden * 2, v, h[v]);
     }
   }
@@ -93,32 +90,46 @@ struct RmsNormRows {
   }
 
   // y of this lane's vector v, both roundings where the arguments say; stored if it is wanted.
-  MI300_DEVICE void normalise(i64 row, u32 v, float rstd, bool is_first, float* y) const {
+  MI300_DEVICE U32x4 normalise(i64 row, u32 v, float rstd, bool is_first) const {
     schedule_fence();
+    float y[kVector];
     unpack8<kType>(packed(h[v]), y);
     for (u32 i = 0; i < kVector; ++i) y[i] *= rstd;
-    if (args->weight != nullptr) {
+    U32x4 rounded;
+    const U32x4 w_packed = packed(weight[v]);
+    if (kHasPackedMath && args->norm_path == NormPath::kRoundedTwice) {
+      rounded = pack8<kType>(y);
+      for (u32 i = 0; i < 4; ++i) rounded[i] = mul2<kType>(rounded[i], w_packed[i]);
+    } else {
       if (args->inner_dtype != Dtype::kF32) round8<kType>(y);
-      float w[kVector];
-      unpack8<kType>(packed(weight[v]), w);
-      for (u32 i = 0; i < kVector; ++i) y[i] *= w[i] + args->weight_offset;
+      if (args->weight != nullptr) {
+        float w[kVector];
+        unpack8<kType>(w_packed, w);
+        for (u32 i = 0; i < kVector; ++i) y[i] *= w[i] + args->weight_offset;
+      }
+      rounded = pack8<kType>(y);
     }
-    if (args->y_dtype == Dtype::kF32) return;
-    U32x4 rounded = pack8<kType>(y);
-    unpack8<kType>(rounded, y);
     if (is_first && args->y != nullptr) share.store_row(args->y, row * args->hidden * 2, v, rounded);
+    return packed(rounded);
   }
 
-  MI300_DEVICE void finish_static(i64 row, float rstd, const Quantizer* quantizers) const {
+  MI300_DEVICE void finish_static(i64 row, float rstd, const Quantizer& quantizer,
+                                  const Quantizer* others) const {
 #pragma unroll
     for (u32 v = 0; v < kVec; ++v) {
-      float y[kVector];
-      normalise(row, v, rstd, true, y);
+      const U32x4 y = normalise(row, v, rstd, true);
       if constexpr (kQuant == Quant::kStatic) {
+        share.store_row(args->q, row * args->hidden, v, quantizer.codes<kType>(*args, y));
+      }
+    }
+    if constexpr (kQuant == Quant::kStatic) {
 #pragma clang loop unroll(disable)
-        for (u32 i = 0; i < args->scale_count; ++i) {
-          const i64 start = i * args->scale_stride + row * args->hidden;
-          share.store_row(args->q, start, v, quantizers[i].codes(*args, y));
+      for (u32 i = 1; i < args->scale_count; ++i) {
+        const i64 start = i * args->scale_stride + row * args->hidden;
+#pragma unroll
+        for (u32 v = 0; v < kVec; ++v) {
+          const U32x4 y = normalise(row, v, rstd, false);
+          share.store_row(args->q, start, v, others[i].codes<kType>(*args, y));
         }
       }
     }
@@ -127,9 +138,8 @@ struct RmsNormRows {
   MI300_DEVICE void finish_per_group(i64 row, float rstd) const {
 #pragma unroll
     for (u32 v = 0; v < kVec; ++v) {
-      float y[kVector];
-      normalise(row, v, rstd, true, y);
-      quantize_group<kVec>(*read_again(args), share, row, v, y);
+      const U32x4 y = normalise(row, v, rstd, true);
+      quantize_group<kType, kVec>(*read_again(args), share, row, v, y);
     }
   }
 
@@ -137,9 +147,8 @@ struct RmsNormRows {
     u32 amax = 0;
 #pragma unroll
     for (u32 v = 0; v < kVec; ++v) {
-      float y[kVector];
-      normalise(row, v, rstd, true, y);
-      amax = max_u32(amax, share.has(v) ? largest(y) : 0);
+      const U32x4 y = normalise(row, v, rstd, true);
+      amax = max_u32(amax, share.has(v) ? largest<kType>(y) : 0);
     }
     const float row_amax = bit_cast<float>(team.max(slots, amax));
     const bool is_writer = thread_index() == 0 && team.rank == 0;
@@ -152,9 +161,8 @@ struct RmsNormRows {
     const Quantizer quantizer = Quantizer::of(*args, s);
 #pragma unroll
     for (u32 v = 0; v < kVec; ++v) {
-      float y[kVector];
-      normalise(row, v, rstd, false, y);
-      share.store_row(args->q, row * args->hidden, v, quantizer.codes(*args, y));
+      const U32x4 y = normalise(row, v, rstd, false);
+      share.store_row(args->q, row * args->hidden, v, quantizer.codes<kType>(*args, y));
     }
   }
 
@@ -171,8 +179,11 @@ struct RmsNormRows {
 #pragma unroll
       for (u32 v = 0; v < kVec; ++v) weight[v] = load_at<U32x4>(args->weight, share.offset(v));
     }
+    // The usual one scale stays in registers; the others go through LDS, made ready by one lane each.
+    Quantizer quantizer = {};
     if constexpr (kQuant == Quant::kStatic) {
-      if (const u32 i = thread_index(); i < args->scale_count) {
+      quantizer = uniform(Quantizer::of(*args, load<float>(args->scales[0], 0)));
+      if (const u32 i = thread_index(); i > 0 && i < args->scale_count) {
         quantizers[i] = Quantizer::of(*args, load<float>(static_scale(*args, i), 0));
       }
     }
@@ -187,12 +198,13 @@ struct RmsNormRows {
       }
       const float mean = team.sum(slots[turn][0], squares) * args->inverse_hidden;
       const float rstd = rsqrt(mean + args->eps);
+      if (row + args->workgroups >= args->rows) allow_next_kernel();
       if constexpr (kQuant == Quant::kPerToken) {
         finish_per_token(row, rstd, slots[turn][kExchanges - 1]);
       } else if constexpr (kQuant == Quant::kPerGroup) {
         finish_per_group(row, rstd);
       } else {
-        finish_static(row, rstd, quantizers);
+        finish_static(row, rstd, quantizer, quantizers);
       }
       if constexpr (kStages == 0 && !kPrefetches) {
         fetch(ring, 0, row + args->workgroups);
@@ -204,7 +216,6 @@ struct RmsNormRows {
 
 template <Dtype kType, u32 kVec, Quant kQuant, u32 kStages = 0>
 MI300_DEVICE void rms_norm_rows(const RowArgs& args, U32x4* ring = nullptr) {
-  allow_next_kernel();
   wait_for_previous_kernel();
   const RowTeam team = RowTeam::of(args);
   RmsNormRows<kType, kVec, kQuant, kStages> rows{

@@ -50,17 +50,17 @@ MI300_DEVICE RowShare<kVec> team_share(const RowArgs& args, const RowTeam& team)
 }
 
 // Quantises vector v with the scale of its group: a power of two of neighbouring lanes.
-template <u32 kVec>
+template <Dtype kType, u32 kVec>
 MI300_DEVICE void quantize_group(const RowArgs& args, const RowShare<kVec>& share, i64 row, u32 v,
-                                 const float* y) {
+                                 U32x4 y) {
   const u32 lanes = args.group / kVector;
   const u32 shift = __builtin_ctz(lanes);
-  u32 amax = lanes_max(share.has(v) ? largest(y) : 0, lanes);
+  u32 amax = lanes_max(share.has(v) ? largest<kType>(y) : 0, lanes);
   schedule_fence();
   float s = dynamic_scale(args, bit_cast<float>(amax));
   const Quantizer quantizer = Quantizer::of(args, s);
   schedule_fence();
-  share.store_row(args.q, row * args.hidden, v, quantizer.codes(args, y));
+  share.store_row(args.q, row * args.hidden, v, quantizer.codes<kType>(args, y));
   if (share.has(v) && (share.index(v) & (lanes - 1)) == 0) {
     store<float>(args.scale, row * (share.vectors >> shift) + (share.index(v) >> shift), s);
   }

@@ -1,0 +1,9 @@
+"""Tests of the GPU half. Those that launch on a card are collected only where there is one."""
+
+import torch
+
+from mi300_inductor import arch
+
+collect_ignore = []
+if not torch.cuda.is_available() or arch.detect("cuda") is None:
+    collect_ignore.append("test_rows_on_card.py")

@@ -1,0 +1,254 @@
+"""The GPU's norm and activation operators against their formulas in eager, on the card.
+
+Fresh inputs with outliers, zeros, subnormals, NaN and infinities; a failure names the seed. Outputs
+are filled with NaN before each call, so an unwritten one shows.
+"""
+
+import random
+import threading
+
+import pytest
+import torch
+
+from ..kernels import reference
+from ..kernels.test_cpu_rows import (
+    BF16,
+    F16,
+    F32,
+    OPS,
+    ROW_OPS,
+    fp8_inputs,
+    make_args,
+    named,
+    ordered,
+    same_bits,
+    values,
+)
+
+DEVICE = torch.device("cuda")
+FNUZ, FN = torch.float8_e4m3fnuz, torch.float8_e4m3fn
+
+
+@pytest.fixture(autouse=True)
+def poisoned_outputs():
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def rng():
+    seed = random.SystemRandom().randrange(2**31)
+    torch.manual_seed(seed)
+    generator = random.Random(seed)
+    generator.drawn_seed = seed
+    return generator
+
+
+def on_card(args):
+    def move(value):
+        if isinstance(value, torch.Tensor):
+            return value.to(DEVICE)
+        return [move(item) for item in value] if isinstance(value, list) else value
+
+    return [move(value) for value in args]
+
+
+def check_y(y, expected, rounded_to, largest_weight, seed):
+    """At most one ulp off for each rounding behind the reduction, and seldom.
+
+    An fp16 step is absolute among its subnormals, and the weight multiplies it.
+    """
+    assert y.shape == expected.shape and y.dtype == expected.dtype
+    assert torch.equal(y.isnan(), expected.isnan()), f"NaN in other places, seed {seed}"
+    wide, exact = y.double(), expected.double()
+    relative = sum(torch.finfo(dtype).eps for dtype in rounded_to) + 4e-6
+    absolute = 2.0**-23 * largest_weight if F16 in rounded_to else 1e-38
+    off = (wide - exact).abs() > relative * exact.abs() + absolute
+    off &= ~(y.isinf() & (y == expected))
+    assert not off.any(), f"{off.sum()} elements off, seed {seed}"
+    if y.dtype == F32:
+        different = (wide - exact).abs() > 4e-6 * exact.abs() + 1e-38
+    else:
+        different = ordered(y) != ordered(expected)
+    different &= ~y.isnan()
+    # An rstd one ulp of fp32 off flips some 0.02 % of fp16 roundings: small tensors need the slack.
+    limit = max(6, y.numel() // (1000 if F16 not in rounded_to else 400))
+    assert different.sum() <= limit, f"{different.sum()} elements differ, seed {seed}"
+
+
+def check_call(op, args, seed):
+    """Checks all outputs of a call; what follows y is checked exactly from the op's own y."""
+    got = named(op, getattr(OPS, op)(*args))
+    expected = named(op, reference.OPS[op](*args))
+    if "residual_out" in got:
+        assert same_bits(got["residual_out"], expected["residual_out"]), f"seed {seed}"
+    schema = [argument.name for argument in getattr(OPS, op).default._schema.arguments]
+    start = schema.index("y_dtype") + 1
+    dtypes = args[start - 3 : start] if op.startswith("silu") else args[start - 2 : start]
+    weight = args[schema.index("weight")] if "weight" in schema else args[1]
+    largest = 1.0 if weight is None else float(weight.float().nan_to_num(0, 1, 1).abs().max()) + 1
+    check_y(got["y"], expected["y"], [d for d in dtypes if d is not None], largest, seed)
+    if "quant" not in op:
+        return
+    if "scale" in got:
+        q, scale, _ = reference._quant_dynamic(got["y"], *args[start:])
+        assert same_bits(got["scale"], scale), f"seed {seed}"
+    else:
+        q, _ = reference._quant(got["y"], *args[start:])
+    assert same_bits(got["q"], q), f"codes differ from those of the same y, seed {seed}"
+
+
+def draw(op, rng, shape, dtypes, special=False):
+    return on_card(make_args(op, rng, shape, dtypes, special))
+
+
+def usual_args(op, rng, shape, dtype, q_dtype=FN, group=-1):
+    """Arguments as models have them: one dtype, clamped to the format; taken by vector kernels."""
+    bound = 240.0 if q_dtype == FNUZ else 448.0
+    first, second = values(shape, dtype), values(shape, dtype)
+    if op.startswith("silu"):
+        args = [first, second, rng.choice([None, F32, dtype]), rng.choice([F32, dtype]), dtype]
+    else:
+        args = [first, second, dtype, dtype] if op.startswith("add") else [first]
+        weight = rng.choice([None, values((shape[-1],), dtype)])
+        args += [weight, 1e-5, rng.choice([0.0, 1.0]), rng.choice([F32, dtype]), dtype]
+    if op.endswith("dynamic"):
+        args += [group, *rng.choice([["amax_div", bound], ["div_amax", bound]]), 1e-12, 0.0]
+    elif "quant" in op:
+        args += [[torch.rand(1) * 0.1 + 1e-3 for _ in range(rng.randint(1, 4))]]
+    if "quant" in op:
+        scaling = rng.choice(["div", "mul", "mul_reciprocal"])
+        args += [q_dtype, scaling, F32, -bound, bound, True]
+    return on_card(args)
+
+
+@pytest.mark.parametrize("hidden", [8, 64, 1000, 4096, 8192, 14336, 16384, 24576, 53248, 65536])
+@pytest.mark.parametrize("op", ROW_OPS)
+def test_vector_kernels_equal_the_formula(op, hidden, rng):
+    for dtype in (BF16, F16):
+        for rows in (1, 5, 40, 130) + ((1100,) if hidden <= 16384 else ()):
+            for q_dtype in (FN, FNUZ) if "quant" in op and rows < 100 else (FN,):
+                group = rng.choice([-1, 8, 64, 128]) if hidden % 128 == 0 else -1
+                args = usual_args(op, rng, (rows, hidden), dtype, q_dtype, group)
+                check_call(op, args, rng.drawn_seed)
+
+
+@pytest.mark.parametrize("hidden", [1, 7, 64, 769, 4096, 33000])
+@pytest.mark.parametrize("op", ROW_OPS)
+def test_any_combination_equals_the_formula(op, hidden, rng):
+    for dtypes in ([BF16], [F16], [F32], [F32, BF16, F16]):
+        for shape in ((1, hidden), (13, hidden)):
+            check_call(op, draw(op, rng, shape, dtypes), rng.drawn_seed)
+
+
+@pytest.mark.parametrize("op", ROW_OPS)
+def test_nan_and_infinity_propagate(op, rng):
+    for _ in range(12):
+        check_call(op, draw(op, rng, (9, 136), [F32, BF16, F16], True), rng.drawn_seed)
+        check_call(op, draw(op, rng, (9, 136), [BF16], True), rng.drawn_seed)
+
+
+@pytest.mark.parametrize("op", ROW_OPS)
+@pytest.mark.parametrize("shape", [(5,), (2, 3, 64), (2, 1, 3, 17), (0, 64), (4, 0)])
+def test_any_shape(op, shape, rng):
+    args = draw(op, rng, shape, [BF16, F32])
+    if 0 in shape and op.endswith("dynamic"):
+        args[args.index(0) if 0 in args[5:] else -11] = -1
+    with torch._subclasses.FakeTensorMode() as mode:
+        fakes = [mode.from_tensor(a) if isinstance(a, torch.Tensor) else a for a in args]
+        fakes = [[mode.from_tensor(s) for s in a] if isinstance(a, list) else a for a in fakes]
+        fake = named(op, getattr(OPS, op)(*fakes))
+    for name, tensor in named(op, getattr(OPS, op)(*args)).items():
+        assert tensor.shape == fake[name].shape and tensor.dtype == fake[name].dtype, name
+
+
+@pytest.mark.parametrize("op", ROW_OPS)
+def test_registration(op, rng):
+    torch.use_deterministic_algorithms(False)
+    torch.library.opcheck(getattr(OPS, op).default, tuple(draw(op, rng, (4, 64), [BF16])))
+
+
+@pytest.mark.parametrize("q_dtype", reference.FP8)
+@pytest.mark.parametrize("dtype", [F32, BF16, F16])
+def test_codes_equal_the_cast_of_this_device(q_dtype, dtype, rng):
+    x = fp8_inputs().to(dtype)
+    x = x[: x.numel() // 8 * 8].reshape(8, -1).to(DEVICE)
+    args = [torch.full_like(x, 1.2785), x, None, BF16, dtype]
+    one = [torch.ones(1, device=DEVICE)]
+    bound = 240.0 if q_dtype == FNUZ else 448.0
+    for limit in (float("inf"), bound):
+        rest = [one, q_dtype, "div", F32, -limit, limit, True]
+        q, y = OPS.silu_mul_quant(*args, *rest)
+        assert same_bits(q, y.float().clamp(-limit, limit).to(q_dtype)), (limit, rng.drawn_seed)
+
+
+def test_rows_beyond_two_gibi_elements(rng):
+    torch.use_deterministic_algorithms(False)
+    base = torch.empty(2**31 + 64, dtype=BF16, device=DEVICE)
+    far = base.as_strided((3, 64), (2**30, 1))
+    near = values((3, 64), BF16).to(DEVICE)
+    far.copy_(near)
+    rest = [None, 1e-6, 0.0, BF16, BF16]
+    assert same_bits(OPS.rms_norm(far, *rest), OPS.rms_norm(near, *rest))
+    del base, far
+    many = torch.randn(2**18 + 1, 8192, dtype=BF16, device=DEVICE)
+    y = OPS.rms_norm(many, *rest)
+    assert same_bits(y[-3:], OPS.rms_norm(many[-3:].clone(), *rest))
+
+
+def test_packed_gate_and_up_and_row_strides(rng):
+    packed = values((9, 2 * 136), BF16).to(DEVICE)
+    for gate, up in (packed.chunk(2, -1), packed.split(136, -1)):
+        check_call("silu_mul", [gate, up, None, BF16, BF16], rng.drawn_seed)
+    wide = values((9, 300), BF16).to(DEVICE)
+    for x in (wide[:, 3:139], wide[:, 8:144], wide.t(), wide[:, ::2]):
+        check_call("rms_norm", [x, None, 1e-6, 0.0, BF16, BF16], rng.drawn_seed)
+
+
+@pytest.mark.parametrize("op", ROW_OPS)
+def test_graph_capture_and_other_streams(op, rng):
+    torch.use_deterministic_algorithms(False)
+    args = usual_args(op, rng, (40, 8192), BF16)
+    expected = named(op, getattr(OPS, op)(*args))
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = named(op, getattr(OPS, op)(*args))
+    graph.replay()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        other = named(op, getattr(OPS, op)(*args))
+    torch.cuda.synchronize()
+    for name, tensor in expected.items():
+        assert same_bits(captured[name], tensor) and same_bits(other[name], tensor), name
+
+
+def test_several_threads(rng):
+    torch.use_deterministic_algorithms(False)
+    args = usual_args("add_rms_norm_quant", rng, (33, 4096), BF16)
+    expected = named("add_rms_norm_quant", OPS.add_rms_norm_quant(*args))
+    results = []
+
+    def work():
+        with torch.cuda.stream(torch.cuda.Stream()):
+            results.append(named("add_rms_norm_quant", OPS.add_rms_norm_quant(*args)))
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    torch.cuda.synchronize()
+    assert len(results) == 6
+    for result in results:
+        assert all(same_bits(result[name], tensor) for name, tensor in expected.items())
+
+
+def test_refusals_name_the_op_and_what_to_do():
+    x = torch.ones(2, 16, device=DEVICE)
+    with pytest.raises(RuntimeError, match="rms_norm: inputs on several devices"):
+        OPS.rms_norm(x, torch.ones(16), 1e-6, 0.0, BF16, BF16)
+    with pytest.raises(RuntimeError, match="silu_mul: the two inputs differ in shape"):
+        OPS.silu_mul(x, x[:1], None, BF16, BF16)
