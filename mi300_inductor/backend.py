@@ -47,6 +47,7 @@ def mi300(
         ContractError: if `expect` or `strict` is not kept.
     """
     parsed = Options.parse(mode, options)
+    inductor.fix_model_floats(gm)
     # Unfused parts must round as eager does, too. The user's own setting wins.
     patches = {"emulate_precision_casts": True, **dict(parsed.inductor)}
     for hook, added in zip(inductor.PASS_HOOKS, (FusionPass(parsed), RoundingMarks()), strict=True):

@@ -75,7 +75,14 @@ class FusionPass(inductor.CustomGraphPass):
     def __init__(self, options: dict[str, Any] | Options | None = None) -> None:
         """See the class."""
         self.options = options if isinstance(options, Options) else Options.parse(options=options)
-        if not isinstance(options, Options) and self.options.inductor:
+        if isinstance(options, Options):
+            return
+        if self.options.check_numerics:
+            raise RuntimeError(
+                "FusionPass: check_numerics needs the compiled function; got True, expected False. "
+                'Use torch.compile(..., backend="mi300") for it.'
+            )
+        if self.options.inductor:
             names = ", ".join(name for name, _ in self.options.inductor)
             raise RuntimeError(
                 f"FusionPass: Inductor's options are not ours to set; got {names}, expected only "

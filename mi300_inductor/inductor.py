@@ -124,6 +124,36 @@ def has_hook(hook: str) -> bool:
     return bool(getattr(_private("torch._inductor", "config"), hook))
 
 
+def fix_model_floats(gm: fx.GraphModule) -> None:
+    """Has Dynamo trace again with the model's own floats (an eps, say) as constants.
+
+    With `dynamic=True`, and for an attribute that differs between two modules of one class, Dynamo
+    makes a Python float an input of the graph, which no pattern with a constant eps can match. A
+    float that is an argument of the call stays an input. Dynamo guards on the constants.
+
+    Raises:
+        TensorifyScalarRestartAnalysis: Dynamo's own signal to trace again; it catches it.
+    """
+    state = _private("torch._dynamo.symbolic_convert", "TensorifyState")
+    new = [name for name in _float_inputs(gm) if not state.should_specialize(name)]
+    for name in new:
+        state.specialize(name)
+    if new:
+        raise _private("torch._dynamo.exc", "TensorifyScalarRestartAnalysis")
+
+
+def _float_inputs(gm: fx.GraphModule) -> list[str]:
+    """Dynamo's symbols for the floats that a graph takes from the model or from globals."""
+    local_source = _private("torch._dynamo.source", "LocalSource")
+    names = []
+    for node in gm.graph.find_nodes(op="placeholder"):
+        source = getattr(node.meta.get("grapharg"), "source", None)
+        item = getattr(node.meta.get("example_value"), "item_memo", None)
+        if isinstance(item, torch.SymFloat) and not isinstance(source, local_source):
+            names.append(str(item.node._expr))
+    return names
+
+
 def compile_module(
     gm: fx.GraphModule,
     example_inputs: Sequence[Any],

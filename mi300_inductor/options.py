@@ -136,7 +136,7 @@ def check_kind(where: str, kind: Any, prefix: str = "") -> str:
     """
     if kind not in KINDS:
         raise RuntimeError(
-            f"options: unknown kind in {where}; got {prefix + kind if prefix else kind!r}, "
+            f"options: unknown kind in {where}; got {(prefix + kind if prefix else kind)!r}, "
             f"expected one of {', '.join(KINDS)}. Choose one of these."
         )
     return str(kind)

@@ -155,11 +155,13 @@ class Report:
         rejected: The refusals.
         graphs: The graphs' own reports, oldest first. From `explain`, `fused` and `rejected` are
             sums over them; from `last_report`, they are those of the newest.
+        is_sum: Which of the two it is.
     """
 
     fused: tuple[Fusion, ...]
     rejected: tuple[Rejection, ...]
     graphs: tuple[GraphReport, ...]
+    is_sum: bool = True
 
     @classmethod
     def of(cls, graphs: tuple[GraphReport, ...]) -> Report:
@@ -167,6 +169,11 @@ class Report:
         fused = tuple(fusion for graph in graphs for fusion in graph.fused)
         rejected = tuple(rejection for graph in graphs for rejection in graph.rejected)
         return cls(fused, rejected, graphs)
+
+    @property
+    def shown(self) -> tuple[GraphReport, ...]:
+        """The graphs that `fused` and `rejected` belong to."""
+        return self.graphs if self.is_sum else self.graphs[-1:]
 
     @property
     def counts(self) -> dict[str, int]:
@@ -195,8 +202,9 @@ class Report:
 
         report.json, report.txt and report.html (one page that needs nothing else); and for the
         graphs before and after the pass: .txt to read, .dot for Graphviz, .graphml for networkx,
-        yEd and others; all graphs are in each file. Files of the same names are replaced. Under
-        torch.distributed each rank writes into its own `rank_N` below the directory.
+        yEd and others, each with all graphs (from `last_report`, the newest). Files of the same
+        names are replaced. Under torch.distributed each rank writes into its own `rank_N` below
+        the directory.
         """
         from mi300_inductor.report_files import save_report
 
@@ -242,4 +250,4 @@ def last_report() -> Report:
             "last_report: nothing was compiled; got no graph in this process, expected at least "
             'one. Call a model compiled with torch.compile(model, backend="mi300") first.'
         )
-    return Report(graphs[-1].fused, graphs[-1].rejected, graphs)
+    return Report(graphs[-1].fused, graphs[-1].rejected, graphs, is_sum=False)

@@ -51,7 +51,7 @@ def write_files(report: Report, directory: Path) -> Path:
         "after": lambda graph: graph.after,
     }
     for side, nodes_of in sides.items():
-        graphs: Graphs = [(graph.name, nodes_of(graph)) for graph in report.graphs]
+        graphs: Graphs = [(graph.name, nodes_of(graph)) for graph in report.shown]
         (directory / f"{side}.txt").write_text(
             "\n".join(f"## {name}\n{graph_text(nodes)}" for name, nodes in graphs)
         )

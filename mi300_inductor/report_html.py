@@ -32,7 +32,7 @@ def report_html(report: Report) -> str:
         "<h2>Not fused</h2>",
         _rejected(report.rejected),
     ]
-    parts += [_graph(number, graph) for number, graph in enumerate(report.graphs)]
+    parts += [_graph(number, graph) for number, graph in enumerate(report.shown)]
     parts += ['</main><pre id="tip" hidden></pre>', f"<script>{SCRIPT}</script></body></html>"]
     return "\n".join(parts)
 

@@ -24,7 +24,9 @@ def report_text(report: Report) -> str:
 
 
 def graphs_text(report: Report) -> str:
-    """`2 graphs (0/0 inference, 0/1 inference)`."""
+    """`2 graphs (0/0 inference, 0/1 inference)`, or which one it is of all."""
+    if not report.is_sum:
+        return f"{report.graphs[-1].name}, the newest of {len(report.graphs)} graphs"
     names = ", ".join(graph.name for graph in report.graphs[:8])
     more = len(report.graphs) - 8
     count = len(report.graphs)

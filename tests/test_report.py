@@ -1,0 +1,240 @@
+"""The report: counting, tables, files, drawings."""
+
+import json
+from html.parser import HTMLParser
+
+import networkx as nx
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mi300_inductor import inductor, report_graph
+from mi300_inductor.options import Expectation
+from mi300_inductor.report import Fusion, GraphNode, GraphReport, Rejection, Report
+from mi300_inductor.report_files import new_directory
+from mi300_inductor.report_layout import GAP, lay_out
+from mi300_inductor.report_text import add_bytes, bytes_text
+
+SOURCE = "/opt/models/llama.py:12: return self.weight * x"
+
+
+def fusion(kind="rms_norm", before=1000, after=400, nodes=("pow", "mean", "mul")):
+    return Fusion(
+        kind, nodes, SOURCE, ("x", "w"), nodes[-1:], f"{kind}(eps=1e-05)", ("llama_rms_norm",),
+        *(before, after, 3, 1),
+    )  # fmt: skip
+
+
+def refusal(node="mul_7"):
+    return Rejection("silu_mul", node, "the two halves <are> & swapped", SOURCE, "Swap them.")
+
+
+def chain(names, **extra):
+    """A graph of one input and calls in a row."""
+    nodes = [GraphNode("x", "placeholder", "x", "", "bf16[2, s0]", "", ())]
+    for name in names:
+        source = nodes[-1].name
+        target = f"aten.{name}.Tensor"
+        nodes.append(
+            GraphNode(name, "call_function", target, source, "f32[2, s0]", SOURCE, (source,))
+        )
+    last = nodes[-1].name
+    return (*nodes, GraphNode("output", "output", "output", f"[{last}]", "", "", (last,)))
+
+
+def graph_report(name="0/0 inference", **fields):
+    before = report_graph.mark_fusions(
+        chain(["pow", "mean", "mul"]), [("pow", "mean", "mul")], [fusion()]
+    )
+    given = {"fused": (fusion(),), "rejected": (refusal(),), "before": before}
+    return GraphReport(name, "inference", **{**given, "after": chain(["rms_norm"]), **fields})
+
+
+def test_counts_are_per_kind_and_summed_over_graphs():
+    one = graph_report(fused=(fusion(), fusion(), fusion("silu_mul")))
+    report = Report.of((one, graph_report("0/1 inference")))
+    assert one.counts == {"rms_norm": 2, "silu_mul": 1}
+    assert report.counts == {"rms_norm": 3, "silu_mul": 1}
+    assert len(report.rejected) == 2
+    assert Report.of(()).counts == {}
+
+
+def test_json_round_trip_loses_nothing():
+    graph = graph_report(expected=(Expectation("rms_norm", 1, 2, True),), cached=True)
+    data = json.loads(Report.of((graph,)).to_json())
+    assert data["counts"] == data["graphs"][0].pop("counts") == {"rms_norm": 1}
+    assert data["fused"][0]["bytes_before"] == 1000
+    assert GraphReport.from_dict(data["graphs"][0]) == graph
+
+
+def test_text_counts_equal_lines_together_and_shows_source_reason_and_hint():
+    report = Report.of((graph_report(fused=(fusion(), fusion()), rejected=(refusal(),) * 3),))
+    text = str(report)
+    lines = text.splitlines()
+    assert lines[0] == "1 graph (0/0 inference): 2 fusions, 3 refusals"
+    row = next(line for line in lines if "rms_norm" in line)
+    assert row.split()[:8] == ["2", "rms_norm", "6", "->", "2", "2", "kB", "->"]
+    assert "llama.py:12: return self.weight * x" in text
+    assert next(line for line in lines if "silu_mul" in line).split()[0] == "3"
+    assert "Swap them." in text
+
+
+def test_source_path_is_shortened(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert report_graph.short_source(f"{tmp_path}/sub/m.py:3: f(x: int)") == "sub/m.py:3: f(x: int)"
+    inside = "/usr/lib/python3/site-packages/transformers/llama.py:3: f()"
+    assert report_graph.short_source(inside) == "transformers/llama.py:3: f()"
+    assert report_graph.short_source(SOURCE) == SOURCE
+    assert report_graph.short_source("") == ""
+
+
+def test_source_line_is_the_innermost_of_the_model():
+    torch_file = f"{torch.__path__[0]}/nn/modules/normalization.py"
+    trace = (
+        '  File "/a/model.py", line 5, in forward\n    y = self.block(x)\n'
+        '  File "/a/block.py", line 9, in forward\n    return self.norm(x)\n'
+        f'  File "{torch_file}", line 400, in forward\n    return F.rms_norm(x)\n'
+    )
+    assert report_graph.source_line(trace) == "/a/block.py:9: return self.norm(x)"
+    own = f'  File "{torch_file}", line 400, in forward\n    return F.rms_norm(x)\n'
+    assert report_graph.source_line(own) == f"{torch_file}:400: return F.rms_norm(x)"
+    assert report_graph.source_line("") == ""
+
+
+def test_bytes_are_added_with_symbols():
+    assert add_bytes([1, 2, 3]) == 6
+    assert add_bytes(["4*s0", "2*s0", 8]) == "6*s0 + 8"
+    assert add_bytes(["s0", "-s0"]) == 0
+    assert [bytes_text(n) for n in (0, 999, 1500, 2_000_000, 3 * 10**12, "4*s0")] == [
+        *("0 B", "999 B", "1.5 kB", "2 MB", "3e+03 GB", "4*s0")
+    ]
+
+
+def test_saved_files_can_be_read_back(tmp_path):
+    report = Report.of((graph_report(), graph_report("1/0 forward")))
+    directory = report.save(tmp_path / "deep" / "out")
+    assert directory == tmp_path / "deep" / "out"
+    assert json.loads((directory / "report.json").read_text())["counts"] == {"rms_norm": 2}
+    assert (directory / "report.txt").read_text() == f"{report}\n"
+    before = nx.read_graphml(directory / "before.graphml")
+    assert set(before.edges) == {
+        (f"{i}/{a}", f"{i}/{b}")
+        for i in (0, 1)
+        for a, b in [("x", "pow"), ("pow", "mean"), ("mean", "mul"), ("mul", "output")]
+    }
+    assert before.nodes["1/mul"]["kind"] == "rms_norm"
+    assert before.nodes["1/mul"]["graph"] == "1/0 forward"
+    assert before.nodes["0/mul"]["source"] == SOURCE
+    dot = (directory / "after.dot").read_text()
+    assert dot.count("subgraph cluster_") == 2
+    assert "g0_x -> g0_rms_norm;" in dot
+    text = (directory / "before.txt").read_text()
+    assert "mul: f32[2, s0] = aten.mul.Tensor(mean)  # rms_norm #0" in text
+    assert "## 1/0 forward" in text
+    assert f"# {SOURCE}" in text
+
+
+class Page(HTMLParser):
+    """Collects a page's text, titles and addresses, and checks that its tags nest."""
+
+    VOID = ("meta", "rect", "path", "br")
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.words, self.addresses, self.shown = [], [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        self.addresses += [v for k, v in given.items() if k in ("href", "src")]
+        if tag not in self.VOID:
+            self.open.append(tag)
+        if "data-fusion" in given and tag == "g":
+            self.shown.append(given["data-fusion"])
+
+    def handle_endtag(self, tag):
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+def test_page_is_well_formed_and_needs_nothing_else(tmp_path):
+    directory = Report.of((graph_report(), graph_report("1/0 <forward>"))).save(tmp_path)
+    page = Page()
+    page.feed((directory / "report.html").read_text())
+    assert page.open == []
+    assert page.addresses == []
+    assert page.shown == ["0"] * 6
+    text = "\n".join(page.words)
+    assert "the two halves <are> & swapped" in text
+    assert "Graph 1/0 <forward>" in text
+    assert "mul = aten.mul.Tensor(mean)\nf32[2, s0]\nrms_norm, fusion 0\n" + SOURCE in text
+
+
+def test_page_of_an_empty_report(tmp_path):
+    directory = Report.of((GraphReport("0/0 inference", "inference"),)).save(tmp_path)
+    page = Page()
+    page.feed((directory / "report.html").read_text())
+    assert page.open == []
+    assert "Nothing was fused." in page.words
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 200), max_size=4), min_size=1, max_size=40))
+def test_layout_has_no_overlap_and_every_edge_goes_down(reads):
+    """Any acyclic graph: boxes of one row lie apart; each input is an edge downwards or a name."""
+    nodes = [GraphNode("p", "placeholder", "p", "", "", "", ())]
+    for i, sources in enumerate(reads):
+        inputs = tuple(dict.fromkeys(f"n{s % i}" if i else "p" for s in sources))
+        nodes.append(GraphNode(f"n{i}", "call_function", "aten.mul", "", "x" * i, "", inputs))
+    layout = lay_out(nodes)
+    rows = {}
+    for box in layout.boxes.values():
+        rows.setdefault(box.rank, []).append(box)
+    for row in rows.values():
+        row.sort(key=lambda box: box.x)
+        for left, right in zip(row, row[1:], strict=False):
+            assert left.x + left.width / 2 + GAP <= right.x - right.width / 2 + 0.01
+        assert row[0].x - row[0].width / 2 >= 0
+        assert row[-1].x + row[-1].width / 2 <= layout.width
+    for points in layout.edges:
+        ranks = [rank for _, rank in points]
+        assert ranks == list(range(int(ranks[0]), int(ranks[-1]) + 1))
+        assert len(ranks) > 1
+    shown = len(layout.edges) + sum(len(box.tags) for box in layout.boxes.values())
+    assert shown == sum(len(box.node.inputs) for box in layout.boxes.values())
+
+
+def test_layout_names_values_that_come_from_far_away():
+    names = [f"n{i}" for i in range(80)]
+    nodes = list(chain(names)[:-1])
+    nodes.append(GraphNode("last", "call_function", "aten.add", "", "", "", ("n0", names[-1], "x")))
+    layout = lay_out(nodes)
+    assert sorted(layout.boxes["last"].tags) == ["n0", "x"]
+    assert layout.rows == 81
+
+
+def test_directories_of_graphs_are_never_used_twice(tmp_path):
+    made = [new_directory(tmp_path / "debug", "0/0 inference") for _ in range(3)]
+    names = ["0_0_inference", "0_0_inference_2", "0_0_inference_3"]
+    assert [path.name for path in made] == names
+    assert all(path.is_dir() for path in made)
+
+
+def test_ranks_do_not_overwrite_one_another(tmp_path, monkeypatch):
+    report = Report.of((graph_report(),))
+    for rank in (0, 1):
+        monkeypatch.setattr(inductor, "rank", lambda rank=rank: rank)
+        assert report.save(tmp_path) == tmp_path / f"rank_{rank}"
+        assert new_directory(tmp_path / "debug", "0/0").name == f"rank_{rank}_0_0"
+    assert (tmp_path / "rank_0" / "report.html").is_file()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fnuz, torch.int8])
+def test_value_text_says_dtype_and_shape(dtype):
+    value = torch.empty(2, 3, dtype=torch.float32).to(dtype)
+    name = {torch.bfloat16: "bf16", torch.float8_e4m3fnuz: "e4m3fnuz", torch.int8: "int8"}[dtype]
+    assert report_graph.value_text(value) == f"{name}[2, 3]"
+    assert report_graph.value_text((value, None)) == f"({name}[2, 3], )"
