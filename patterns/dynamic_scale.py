@@ -1,7 +1,8 @@
 """The scale of dynamic quantisation: from the largest |y| of a row, a group or the whole tensor.
 
 Before: abs, amax, clamp_min, div.  After: one more output of the kernel that makes y. A group is a
-row of y viewed as `[..., groups, group_size]`.
+row of y viewed as `[..., groups, group_size]`; amax over the last dimension stands for amax over
+the whole tensor, too.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ def _amax(y: Tensor) -> Tensor:
 
 
 def divided(y: Tensor, scale_const: float) -> Tensor:
-    """scale = amax / max of the format."""
+    """Scale = amax / max of the format."""
     return _amax(y) / scale_const
 
 
 def divided_bounded_amax(y: Tensor, scale_const: float, amax_min: float) -> Tensor:
-    """amax is bounded from below first."""
+    """Amax is bounded from below first."""
     return _amax(y).clamp(min=amax_min) / scale_const
 
 
@@ -34,7 +35,7 @@ def divided_bounded_scale(y: Tensor, scale_const: float, scale_min: float) -> Te
 
 
 def multiplied(y: Tensor, scale_const: float) -> Tensor:
-    """scale = amax * (1 / max of the format), the constant computed beforehand."""
+    """Scale = amax * (1 / max of the format), the constant computed beforehand."""
     return _amax(y) * scale_const
 
 
@@ -49,7 +50,7 @@ def multiplied_bounded_scale(y: Tensor, scale_const: float, scale_min: float) ->
 
 
 def inverse(y: Tensor, scale_const: float) -> Tensor:
-    """The reciprocal scale: max of the format / amax."""
+    """The reciprocal scale; a number divided by a tensor is reciprocal, then multiply."""
     return scale_const / _amax(y)
 
 
@@ -58,19 +59,19 @@ def inverse_bounded_amax(y: Tensor, scale_const: float, amax_min: float) -> Tens
     return scale_const / _amax(y).clamp(min=amax_min)
 
 
-def divided_whole_tensor(y: Tensor, scale_const: float) -> Tensor:
-    """One scale for the whole tensor."""
-    return y.abs().amax().float() / scale_const
+def inverse_bounded_scale(y: Tensor, scale_const: float, scale_min: float) -> Tensor:
+    """The same with the scale bounded from below."""
+    return (scale_const / _amax(y)).clamp(min=scale_min)
 
 
-def divided_whole_tensor_bounded_amax(y: Tensor, scale_const: float, amax_min: float) -> Tensor:
-    """One scale for the whole tensor, amax bounded from below."""
-    return y.abs().amax().float().clamp(min=amax_min) / scale_const
+def inverse_by_division(y: Tensor, scale_const: float) -> Tensor:
+    """The reciprocal scale by a true division of tensors."""
+    return torch.full((), scale_const) / _amax(y)
 
 
-def divided_whole_tensor_bounded_scale(y: Tensor, scale_const: float, scale_min: float) -> Tensor:
-    """One scale for the whole tensor, bounded from below."""
-    return (y.abs().amax().float() / scale_const).clamp(min=scale_min)
+def inverse_by_division_bounded_amax(y: Tensor, scale_const: float, amax_min: float) -> Tensor:
+    """The same with amax bounded from below."""
+    return torch.full((), scale_const) / _amax(y).clamp(min=amax_min)
 
 
 def _roles(root: Term) -> dict[str, Term]:
@@ -85,16 +86,15 @@ def _roles(root: Term) -> dict[str, Term]:
 
 
 def _describe(match: Match) -> DynamicScale | Refusal:
-    form, amax = match.value("form"), match.value("amax")
-    use = match.use("form")
-    if form is None or amax is None or use is None or form.dtype != torch.float32:
-        return Refusal(
-            f"the scale is computed in {form.dtype if form else None}, expected float32",
-            "Convert amax with .float() before dividing.",
-        )
-    if held_dtype(use) != torch.float32 or match.root.dtype != torch.float32:
-        return Refusal("the scale is rounded below float32", "Keep the scale in float32.")
-    forms = {"mul": "amax_mul", "div": "div_amax" if form.args[0].is_const else "amax_div"}
+    amax = match.value("amax")
+    assert amax is not None
+    for pattern, value in match.values.items():
+        # The largest of some halves is a half, so amax and abs round nothing in any dtype.
+        if value.op not in ("amax", "abs") and held_dtype(match.uses[pattern]) != torch.float32:
+            return Refusal(
+                f"the scale is computed in {value.dtype}, expected float32",
+                "Convert amax with .float() before dividing.",
+            )
 
     def bound(name: str) -> float:
         return match.scalar(name) if name in match.variables else 0.0
@@ -104,11 +104,20 @@ def _describe(match: Match) -> DynamicScale | Refusal:
         root=match.root,
         y=match.variables["y"],
         over=amax.attrs[0],
-        scale_form=forms[form.op],
+        scale_form=_form(match),
         scale_const=match.scalar("scale_const"),
         amax_min=bound("amax_min"),
         scale_min=bound("scale_min"),
     )
+
+
+def _form(match: Match) -> str:
+    """The pattern's order of operations, as the operators name it."""
+    form = match.spelling.roles["form"]
+    first, second = form.args
+    if form.op == "div":
+        return "div_amax" if first.is_const else "amax_div"
+    return "reciprocal_mul" if "div" in (first.op, second.op) else "amax_mul"
 
 
 MEANING = Meaning(
@@ -123,9 +132,9 @@ MEANING = Meaning(
         multiplied_bounded_scale,
         inverse,
         inverse_bounded_amax,
-        divided_whole_tensor,
-        divided_whole_tensor_bounded_amax,
-        divided_whole_tensor_bounded_scale,
+        inverse_bounded_scale,
+        inverse_by_division,
+        inverse_by_division_bounded_amax,
     ),
     examples=(
         {

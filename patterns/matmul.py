@@ -38,14 +38,14 @@ def addmm(a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
 
 def scaled_mm(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Tensor:
     """`torch._scaled_mm`, with scales per tensor or per row and column."""
-    return torch.ops.aten._scaled_mm(a, b, scale_a, scale_b)
+    return torch._scaled_mm(a, b, scale_a, scale_b)
 
 
 def scaled_mm_with_bias(
     a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor
 ) -> Tensor:
     """The same with a bias in the epilogue."""
-    return torch.ops.aten._scaled_mm(a, b, scale_a, scale_b, bias)
+    return torch._scaled_mm(a, b, scale_a, scale_b, bias)
 
 
 def is_small(rows: Dim) -> bool:
@@ -69,10 +69,13 @@ def _describe(match: Match) -> Matmul | Refusal:
             "bfloat16 or float16",
             "Convert the model to bfloat16, or quantise it with quantize_.",
         )
-    if not is_small(a.shape[0]) and (on_gpu or not is_fp8):
-        return Refusal(f"{a.shape[0]} rows, expected at most {MAX_ROWS}", "")
-    k_stride = b.node.meta["val"].stride()[0]
-    if not same_dim(k_stride, 1) and not same_dim(b.shape[0], 1):
+    rows, depth, columns = a.shape[-2], b.shape[-2], b.shape[-1]
+    if not is_small(rows) and (on_gpu or not is_fp8):
+        return Refusal(
+            f"{rows} rows, expected at most {MAX_ROWS}", "Nothing to change: the library is faster."
+        )
+    k_stride = b.node.meta["val"].stride()[-2]
+    if not same_dim(k_stride, 1) and not same_dim(depth, 1):
         return Refusal(
             f"the weight is stored as [k, n]: its second operand {shape_text(b)} has stride "
             f"{k_stride} along k, expected 1",
@@ -85,7 +88,7 @@ def _describe(match: Match) -> Matmul | Refusal:
             "Add a full-size tensor after the matmul.",
         )
     scale_a, scale_b = match.variables.get("scale_a"), match.variables.get("scale_b")
-    for name, scale, size in (("scale_a", scale_a, a.shape[0]), ("scale_b", scale_b, b.shape[1])):
+    for name, scale, size in (("scale_a", scale_a, rows), ("scale_b", scale_b, columns)):
         if scale is not None and not _is_scale(scale, size):
             return Refusal(
                 f"{name} has shape {shape_text(scale)}, expected one value or one per "
@@ -108,8 +111,8 @@ def _is_anchor(term: Term) -> bool:
         return False
     a, b = _operands(term)
     if a.dtype in FP8_DTYPES:
-        return is_small(a.shape[0]) or term.node.meta["val"].device.type == "cpu"
-    return a.dtype in HALF_DTYPES and a.dtype == b.dtype and is_small(a.shape[0])
+        return is_small(a.shape[-2]) or term.node.meta["val"].device.type == "cpu"
+    return a.dtype in HALF_DTYPES and a.dtype == b.dtype and is_small(a.shape[-2])
 
 
 _FLOAT = {"a": torch.ones(M, K), "b": torch.ones(N, K).t(), "bias": torch.ones(N)}

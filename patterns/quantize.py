@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mi300_inductor.graph.meaning import Meaning, Quantize, Refusal
 from mi300_inductor.graph.spelling import HIDDEN, ROWS, Match
-from mi300_inductor.graph.term import FLOAT_DTYPES, Term, held_dtype
+from mi300_inductor.graph.term import FLOAT_DTYPES, HALF_DTYPES, Term, held_dtype
 
 FP8 = torch.float8_e4m3fn  # stands for every FP8 dtype: a pattern has no dtypes
 
@@ -70,21 +70,14 @@ def _describe(match: Match) -> Quantize | Refusal:
             f"the quantised value is {y.dtype}, expected float32, bfloat16 or float16",
             "Quantise a float tensor.",
         )
-    held = {scaled.dtype}
-    for role in ("scaled", "max", "min"):
-        use = match.use(role)
-        if use is not None:
-            held.add(held_dtype(use))
-    if len(held) != 1:
-        return Refusal(
-            "the scaled value is rounded again before it is converted to FP8",
-            "Convert to FP8 directly from the dtype of the division.",
-        )
     if scaled.dtype not in FLOAT_DTYPES or scale.dtype not in (*FLOAT_DTYPES, None):
         return Refusal(
-            f"the scale is {scale.dtype} and the scaled value {scaled.dtype}, expected float dtypes",
+            f"the scale is {scale.dtype}, the scaled value {scaled.dtype}, expected float dtypes",
             "Keep the scale in float32.",
         )
+    refusal = _other_rounding(match, scaled, scale)
+    if refusal is not None:
+        return refusal
     if reciprocal is not None and (
         scaled.dtype != torch.float32 or reciprocal.dtype != torch.float32
     ):
@@ -103,6 +96,36 @@ def _describe(match: Match) -> Quantize | Refusal:
         clamp_min=match.scalar("clamp_min") if "clamp_min" in match.variables else -math.inf,
         clamp_max=match.scalar("clamp_max") if "clamp_max" in match.variables else math.inf,
     )
+
+
+def _other_rounding(match: Match, scaled: Term, scale: Term) -> Refusal | None:
+    """Refuses roundings that the operators do not make: they round y, the scale and the result."""
+    bounds = [match.variables[n].value for n in ("clamp_min", "clamp_max") if n in match.variables]
+    for role in ("scaled", "max", "min"):
+        use = match.use(role)
+        held = scaled.dtype if use is None else held_dtype(use)
+        # A clamp between bounds of a dtype keeps values of that dtype in it.
+        is_kept = role != "scaled" and all(_is_value_of(bound, scaled.dtype) for bound in bounds)
+        if held != scaled.dtype and not (held == torch.float32 and is_kept):
+            return Refusal(
+                f"the scaled value is rounded again, to {held}, before it is converted to FP8",
+                "Convert to FP8 directly from the dtype of the division.",
+            )
+    if scaled.dtype in HALF_DTYPES and scale.dtype != scaled.dtype:
+        device = scaled.node.meta["val"].device.type
+        # A 0-D scale does not promote a half; GPUs round it to the half first, CPUs do not.
+        is_rounded = device != "cpu" and scale.dtype is not None and not scale.shape
+        if not is_rounded and not (scale.is_const and _is_value_of(scale.value, scaled.dtype)):
+            return Refusal(
+                f"the result of dividing by a float32 scale is rounded to {scaled.dtype}",
+                "Divide in float32: y.float() / scale.",
+            )
+    return None
+
+
+def _is_value_of(value: float, dtype: torch.dtype | None) -> bool:
+    """Whether a number is exact in a dtype."""
+    return float(torch.tensor(value, dtype=torch.float64).to(dtype)) == value
 
 
 MEANING = Meaning(

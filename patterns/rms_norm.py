@@ -1,7 +1,7 @@
 """RMSNorm: y = x / sqrt(mean(x^2) + eps) * weight, over the last dimension.
 
-Before: convert, pow, mean, add, rsqrt, mul, convert, mul.  After: one `mi300.rms_norm`, or a part of
-a larger fusion. The spellings differ in the order of the arithmetic; where the result is rounded
+Before: convert, pow, mean, add, rsqrt, mul, convert, mul.  After: one `mi300.rms_norm`, or a part
+of a larger fusion. The spellings differ in the order of the arithmetic; where the result is rounded
 (before the weight as Hugging Face's Llama does, or after it as `torch.nn.RMSNorm` does) is read
 from the graph and becomes a parameter.
 """
@@ -63,14 +63,9 @@ def _describe(match: Match) -> RmsNorm | Refusal:
             f"the input of the norm is {x.dtype}, expected float32, bfloat16 or float16",
             "Normalise in one of these dtypes.",
         )
-    for role in ("square", "mean", "shifted", "rsqrt"):
-        value, use = match.value(role), match.use(role)
-        if value is None or use is None or held_dtype(use) != torch.float32:
-            return Refusal(
-                f"the mean of squares is not in float32 throughout: {describe(value or x)} is "
-                f"rounded to {held_dtype(use) if use is not None else None}",
-                "Convert x with .float() before squaring it, as Llama's norm does.",
-            )
+    refusal = _other_rounding(match)
+    if refusal is not None:
+        return refusal
     if x.op == "sub" and any(operand.op.startswith("mean") for operand in map(strip, x.args)):
         return Refusal(
             "the mean is subtracted first, so this is a LayerNorm",
@@ -84,12 +79,7 @@ def _describe(match: Match) -> RmsNorm | Refusal:
             "x * rstd is not computed in float32 and rounded once",
             "Multiply in float32 and cast the result once.",
         )
-    offset, offset_use = match.value("offset"), match.use("offset")
-    if offset is not None and (offset_use is None or held_dtype(offset_use) != torch.float32):
-        return Refusal(
-            f"1 + weight is rounded to {offset.dtype}, expected float32",
-            "Convert the weight with .float() before adding 1.",
-        )
+    offset = match.value("offset")
     return RmsNorm(
         match=match,
         root=strip(root),
@@ -101,18 +91,70 @@ def _describe(match: Match) -> RmsNorm | Refusal:
     )
 
 
+def _other_rounding(match: Match) -> Refusal | None:
+    """Refuses roundings that the operators do not make: theirs is of x * rstd and of the result."""
+    pattern_x = next(p for p, name in match.spelling.variables.items() if name == "x")
+    normed = match.spelling.roles["normed"]
+    may_round = {match.spelling.root}
+    if any(strip(operand) is pattern_x for operand in normed.args):
+        may_round.add(normed)
+    for pattern, value in reversed(match.values.items()):  # in the order of computation
+        held = held_dtype(match.uses[pattern])
+        if pattern in may_round or held == torch.float32:
+            continue
+        if pattern is match.spelling.roles.get("offset"):
+            return Refusal(
+                f"1 + weight is rounded to {held}, expected float32",
+                "Convert the weight with .float() before adding 1.",
+            )
+        return Refusal(
+            f"the norm is not in float32 throughout: {describe(value)} is rounded to {held}",
+            "Convert x with .float() before squaring it, as Llama's norm does, and cast once.",
+        )
+    return None
+
+
 def _is_anchor(term: Term) -> bool:
-    """An rsqrt over something that contains a mean or sum of squares."""
-    if term.op != "rsqrt":
-        return False
+    """An rsqrt over a mean or sum of squares, or a number added to the square root of one."""
+    return _reduction(term) is not None
+
+
+def _reduction(term: Term) -> Term | None:
+    """The mean or sum of squares in an anchor."""
     inner = list(term.args)
+    if term.op == "add" and any(a.is_const for a in term.args):
+        inner = [a for a in term.args if a.op == "sqrt"]
+    elif term.op != "rsqrt":
+        return None
     for _ in range(4):
         for candidate in inner:
             is_reduction = candidate.op in ("mean", "mean_other", "sum")
             if is_reduction and _is_square(candidate.args[0]):
-                return True
+                return candidate
         inner = [a for candidate in inner for a in candidate.args]
-    return False
+    return None
+
+
+def _explain(anchor: Term) -> Refusal | None:
+    """Mistakes in the mean of squares, which the operands around it would hide."""
+    reduction = _reduction(anchor)
+    if anchor.op == "add":
+        return Refusal(
+            "eps is added outside the square root",
+            "Add eps to the mean inside the root: x * rsqrt(mean(x**2) + eps).",
+        )
+    if reduction is not None and reduction.op == "mean_other":
+        return Refusal(
+            f"the mean of squares is over dimensions {reduction.attrs[0]} of "
+            f"{len(reduction.args[0].shape)}, expected the last one alone",
+            "Reshape so that the normalised values are the last dimension: mean(-1, keepdim=True).",
+        )
+    if reduction is not None and reduction.op == "sum":
+        return Refusal(
+            "the squares are summed, not averaged",
+            "Use mean(-1, keepdim=True), or divide the sum by x.shape[-1].",
+        )
+    return None
 
 
 def _is_square(term: Term) -> bool:
@@ -134,6 +176,7 @@ MEANING = Meaning(
     roles=_roles,
     describe=_describe,
     anchor=_is_anchor,
-    hint="Write it as x.float() * rsqrt(mean(x.float()**2, -1, keepdim=True) + eps) * weight with a "
-    "constant eps.",
+    hint="Write it as x.float() * rsqrt(mean(x.float()**2, -1, keepdim=True) + eps) * weight, with "
+    "a constant eps.",
+    explain=_explain,
 )

@@ -46,11 +46,15 @@ def _describe(match: Match) -> SiluMul | Refusal:
                 f"{name} is {value.dtype}, expected float32, bfloat16 or float16",
                 "Activate in one of these dtypes.",
             )
-    for role in ("negated", "exp", "denominator"):
-        value, use = match.value(role), match.use(role)
-        if value is not None and (use is None or held_dtype(use) != torch.float32):
+    roles = match.spelling.roles
+    exact = ["exp", "denominator"]  # a negation rounds nothing
+    if any(match.spelling.variables.get(strip(a)) == "up" for a in roles["act"].args):
+        exact += ["act", "sigmoid"]  # up is multiplied earlier than the operators do it
+    for role in exact:
+        named, use = match.value(role), match.use(role)
+        if named is not None and (use is None or held_dtype(use) != torch.float32):
             return Refusal(
-                f"{describe(value)} is rounded to {value.dtype} inside the SiLU",
+                f"{describe(named)} is rounded to {named.dtype} inside the SiLU",
                 "Use torch.nn.functional.silu, or convert gate with .float() first.",
             )
     act_use, sigmoid_use = match.use("act"), match.use("sigmoid")

@@ -19,7 +19,7 @@ from mi300_inductor.graph.availability import why_not_here
 from mi300_inductor.graph.canonicalise import Canonicaliser
 from mi300_inductor.graph.fuse import fuse
 from mi300_inductor.graph.legality import Legality
-from mi300_inductor.graph.recognise import recognise
+from mi300_inductor.graph.recognise import Miss, recognise
 from mi300_inductor.graph.region import Plan
 from mi300_inductor.graph.registry import spelling, user_spellings_key
 from mi300_inductor.graph.rewrite import Rewriter
@@ -85,7 +85,7 @@ def _run(graph: fx.Graph, disabled: frozenset[str]) -> PassResult:
     missing = why_not_here(graph) if recognition.facts else None
     if missing is not None:
         return PassResult((), (Rejection("pass", "", missing, "", "The graph runs unfused."),), ())
-    plan = fuse(recognition.facts, canonical, Legality(graph, canonical), disabled)
+    plan = fuse(recognition, canonical, Legality(graph, canonical), disabled)
     order = {node: index for index, node in enumerate(graph.nodes)}
     plan.regions.sort(key=lambda entry: min(order[node] for node in entry[1]))
     fused = tuple(describe_fusion(region, _ordered(nodes, order)) for region, nodes in plan.regions)
@@ -104,7 +104,7 @@ def _ordered(nodes: frozenset[fx.Node], order: dict[fx.Node, int]) -> list[fx.No
 
 
 def _rejections(
-    plan: Plan, misses: Sequence[object], order: dict[fx.Node, int], disabled: frozenset[str]
+    plan: Plan, misses: Sequence[Miss], order: dict[fx.Node, int], disabled: frozenset[str]
 ) -> tuple[Rejection, ...]:
     found = [(order[r.term.node], describe_refused(r)) for r in plan.refused]
     found += [(order[m.anchor.node], describe_miss(m)) for m in misses]

@@ -43,6 +43,7 @@ class Canonicaliser:
     """Terms of one FX graph; `terms` lists them in graph order, without repetition."""
 
     def __init__(self, graph: fx.Graph) -> None:
+        """Reads a graph; nodes need fake values in `meta["val"]`."""
         self._interned: dict[Any, Term] = {}
         self._of_node: dict[fx.Node, Term] = {}
         self.terms: list[Term] = []
@@ -87,6 +88,12 @@ class Canonicaliser:
         value = node.meta["val"]
         return self.make(op, args, attrs, value.dtype, tuple(value.shape))
 
+    def step(self, node: fx.Node, op: str, *args: Term, of: Term) -> Term:
+        """A term that no node computes, with the dtype and shape of `of`."""
+        term = self.make(op, args, (), of.dtype, of.shape)
+        term.origin = term.origin or node
+        return term
+
     def constant_tensor(self, node: fx.Node) -> Tensor | None:
         """The value of a `get_attr` node that is a one-element literal of the model's code.
 
@@ -112,14 +119,10 @@ class Canonicaliser:
             term = handler(self, node)
         if term is None:
             value = node.meta.get("val")
-            is_tensor = isinstance(value, Tensor)
-            term = self.make(
-                "leaf",
-                (),
-                (node.name,),
-                value.dtype if is_tensor else None,
-                tuple(value.shape) if is_tensor else (),
-            )
+            if isinstance(value, Tensor):
+                term = self.make("leaf", (), (node.name,), value.dtype, tuple(value.shape))
+            else:
+                term = self.make("leaf", (), (node.name,), None, ())
         return term
 
 
@@ -205,8 +208,10 @@ def _add(build: Canonicaliser, node: fx.Node) -> Term | None:
 @handles(aten.mul.Tensor, aten.mul.Scalar)
 def _mul(build: Canonicaliser, node: fx.Node) -> Term:
     left, right = build.term(node.args[0]), build.term(node.args[1])
-    if right.op == "sum" and left.is_const:
+    if left.is_const:
         left, right = right, left
+    if _is(right, 1.0) and left.dtype == node.meta["val"].dtype:
+        return left
     if left.op == "sum" and right.is_const:
         hidden = left.attrs[1]
         if isinstance(hidden, int) and math.isclose(right.value * hidden, 1.0, rel_tol=1e-7):
@@ -290,10 +295,7 @@ def _div(build: Canonicaliser, node: fx.Node) -> Term:
     if _is(left, 1.0):
         return _reciprocal_of(build, node, right, "reciprocal")
     if right.op == "sqrt" and right.dtype == torch.float32:
-        root = build.make("rsqrt", right.args, (), right.dtype, right.shape)
-        if not root.nodes:
-            root.nodes.extend(right.nodes)
-        return build.like(node, "mul", left, root)
+        return build.like(node, "mul", left, build.step(node, "rsqrt", *right.args, of=right))
     if left.op == "sum" and right.is_const and same_dim(left.attrs[1], int(right.value)):
         return build.like(node, "mean", left.args[0])
     return build.like(node, "div", left, right)
@@ -312,6 +314,10 @@ def _min(build: Canonicaliser, node: fx.Node) -> Term:
 def _bound(build: Canonicaliser, node: fx.Node, op: str, left: Term, right: Term) -> Term:
     if left.is_const:
         left, right = right, left
+    if op == "max" and left.op == "min" and right.is_const and left.args[1].is_const:
+        value, high = left.args
+        if right.value <= high.value and left.dtype == node.meta["val"].dtype:
+            return build.like(node, "min", build.step(node, "max", value, right, of=left), high)
     return build.like(node, op, left, right)
 
 
@@ -375,10 +381,13 @@ def _mm(build: Canonicaliser, node: fx.Node) -> Term:
 
 @handles(aten.bmm.default)
 def _bmm(build: Canonicaliser, node: fx.Node) -> Term | None:
-    left, right = build.term(node.args[0]), build.term(node.args[1])
-    if not same_dim(left.shape[0], 1):
+    operands = [build.term(node.args[0]), build.term(node.args[1])]
+    if not same_dim(operands[0].shape[0], 1):
         return None
-    return build.like(node, "bmm_of_one", left, right)
+    for index, operand in enumerate(operands):
+        if operand.op == "view" and same_shape(operand.args[0].shape, operand.shape[1:]):
+            operands[index] = operand.args[0]
+    return build.like(node, "mm", *operands)
 
 
 @handles(aten.addmm.default)

@@ -26,6 +26,7 @@ from mi300_inductor.graph.meaning import (
     RmsNorm,
     SiluMul,
 )
+from mi300_inductor.graph.recognise import Recognition
 from mi300_inductor.graph.region import Plan, Region
 from mi300_inductor.graph.term import (
     FLOAT_DTYPES,
@@ -34,10 +35,12 @@ from mi300_inductor.graph.term import (
     is_transparent_view,
     operand_classes,
     same_dim,
+    same_shape,
     strip,
 )
 from mi300_inductor.op_schemas import FP8_DTYPES, MAX_SCALES
 
+MATMULS = ("mm", "addmm", "scaled_mm")
 Producer = RmsNorm | SiluMul
 
 
@@ -58,9 +61,13 @@ class Reader:
 
 
 def fuse(
-    facts: Sequence[Fact], canonical: Canonicaliser, legality: Legality, disabled: frozenset[str]
+    recognition: Recognition,
+    canonical: Canonicaliser,
+    legality: Legality,
+    disabled: frozenset[str],
 ) -> Plan:
     """Composes the facts of a graph into regions that do not overlap."""
+    facts = recognition.facts
     plan = Plan()
     scales = {f.root: f for f in facts if isinstance(f, DynamicScale)}
     producers = {f.root: f for f in facts if isinstance(f, (RmsNorm, SiluMul))}
@@ -68,7 +75,7 @@ def fuse(
     unread: dict[Quantize, Refusal] = {}
     for fact in facts:
         if isinstance(fact, Quantize):
-            found = _reader(fact, scales, producers)
+            found = _reader(fact, scales, producers, recognition.refused)
             if isinstance(found, Refusal):
                 unread[fact] = found
             else:
@@ -78,9 +85,10 @@ def fuse(
     for root in sorted(producers, key=lambda root: (-len(readers[root]), root.node.name)):
         candidates = _candidates(producers[root], readers[root], casts)
         _take_first(plan, legality, [c for c in candidates if c.kind not in disabled], fused)
+    addends = _addends_of(canonical)
     for fact in facts:
         if isinstance(fact, Matmul) and "skinny_gemm" not in disabled:
-            _take_first(plan, legality, [_matmul_region(fact)], fused)
+            _take_first(plan, legality, list(_matmul_regions(fact, addends)), fused)
         elif isinstance(fact, Quantize) and fact not in fused:
             reason = unread.get(fact) or Refusal(
                 "the norm or activation that feeds it was fused without it",
@@ -127,7 +135,10 @@ def _split(view: Term) -> int:
 
 
 def _reader(
-    fact: Quantize, scales: dict[Term, DynamicScale], producers: dict[Term, Producer]
+    fact: Quantize,
+    scales: dict[Term, DynamicScale],
+    producers: dict[Term, Producer],
+    refused: Mapping[Term, Refusal],
 ) -> Reader | Refusal:
     """How a quantisation reads a norm or activation, or why it does not."""
     producer = producers.get(_source(fact.y))
@@ -150,6 +161,8 @@ def _reader(
         return Reader(fact, y_dtype, dynamic, size)
     if all(same_dim(dim, 1) for dim in fact.scale.shape):
         return Reader(fact, y_dtype, None, 0)
+    if fact.scale in refused:
+        return refused[fact.scale]
     return Refusal(
         f"the scale {fact.scale.node.name} has one value per row but does not follow from the "
         "largest absolute value of that row in a known way",
@@ -191,9 +204,7 @@ def _candidates(
     for quants in [*(group[:MAX_SCALES] for group in choices), []]:
         for add in adds:
             for wants_y in (False, True) if quants else (True,):
-                yield _producer_region(
-                    producer, add, quants, wants_y, casts.get(producer.root, [])
-                )
+                yield _producer_region(producer, add, quants, wants_y, casts.get(producer.root, []))
 
 
 @dataclass(frozen=True, eq=False)
@@ -307,21 +318,49 @@ def _producer_arguments(
     }
 
 
-def _matmul_region(fact: Matmul) -> Region:
+def _addends_of(canonical: Canonicaliser) -> dict[Term, list[tuple[Term, Term]]]:
+    """Matmul to the additions that read its result through views, each with the other operand."""
+    found: dict[Term, list[tuple[Term, Term]]] = defaultdict(list)
+    for add in canonical.terms:
+        if add.op != "add" or len(add.args) != 2 or not add.nodes:
+            continue
+        for operand, other in (add.args, add.args[::-1]):
+            product = operand
+            while is_transparent_view(product):
+                product = product.args[0]
+            if product.op in MATMULS and same_shape(operand.shape, add.shape):
+                found[product].append((add, other))
+    return found
+
+
+def _matmul_regions(
+    fact: Matmul, addends: Mapping[Term, list[tuple[Term, Term]]]
+) -> Iterator[Region]:
+    """A matmul with the addition behind it in its epilogue, which saves a kernel, and alone."""
+    dtype = fact.root.dtype
+    for add, other in addends.get(fact.root, ()):
+        is_whole = same_shape(other.shape, add.shape)
+        is_row = len(other.shape) == 1 and same_dim(other.shape[0], add.shape[-1])
+        if add.dtype == other.dtype == dtype and (is_whole or is_row) and other.nodes:
+            yield _matmul_region(fact, add, other)
+    yield _matmul_region(fact, fact.root, None)
+
+
+def _matmul_region(fact: Matmul, result: Term, addend: Term | None) -> Region:
     inputs: dict[str, Term | list[Term] | None] = {
         "a": fact.a,
         "weight": fact.b,
         "scale_a": fact.scale_a,
         "scale_b": fact.scale_b,
         "bias": fact.bias,
-        "addend": None,
+        "addend": addend,
     }
     return Region(
         kind="skinny_gemm",
         op="skinny_gemm",
         inputs=inputs,
         params={"out_dtype": fact.root.dtype},
-        outputs={"out": [[fact.root]]},
+        outputs={"out": [[result]]},
         rows=fact.root,
         facts=(fact,),
     )

@@ -16,7 +16,6 @@ from mi300_inductor.graph.meaning import Refusal
 from mi300_inductor.graph.region import Region
 from mi300_inductor.graph.term import strip_widening
 
-
 # Put by torch.export behind casts; it only compares dtypes and devices, which stay as they are.
 CHECK = torch.ops.aten._assert_tensor_metadata.default
 
@@ -31,6 +30,7 @@ class Legality:
     """Checks regions of one graph and remembers which nodes are taken."""
 
     def __init__(self, graph: fx.Graph, canonical: Canonicaliser) -> None:
+        """See the class."""
         self._canonical = canonical
         self._order = {node: index for index, node in enumerate(graph.nodes)}
         self._writes = [self._order[node] for node in graph.nodes if _writes(node)]
@@ -85,9 +85,7 @@ class Legality:
                 )
         return None
 
-    def _needed_elsewhere(
-        self, nodes: set[fx.Node], available: set[fx.Node]
-    ) -> Refusal | None:
+    def _needed_elsewhere(self, nodes: set[fx.Node], available: set[fx.Node]) -> Refusal | None:
         for node in sorted(nodes - available, key=self._order.__getitem__):
             outside = [u for u in node.users if u not in nodes and u.target is not CHECK]
             if not outside:
@@ -165,5 +163,3 @@ def _several_devices(inputs: Iterable[fx.Node], outputs: Iterable[fx.Node]) -> R
         names = " and ".join(sorted(str(device) for device in devices))
         return Refusal(f"the tensors are on {names}", "Move them to one device.")
     return None
-
-

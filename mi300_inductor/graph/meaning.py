@@ -121,6 +121,7 @@ class Meaning:
         describe: Makes the fact of a match, or says why not.
         anchor: Whether a term looks like this meaning, so that a miss must be explained.
         hint: What to try when no spelling matches an anchor.
+        explain: Names what is wrong with an anchor, where that is known better than by matching.
     """
 
     name: str
@@ -131,3 +132,4 @@ class Meaning:
     describe: Callable[[Match], Fact | Refusal]
     anchor: Callable[[Term], bool]
     hint: str
+    explain: Callable[[Term], Refusal | None] = lambda anchor: None

@@ -31,10 +31,11 @@ class Miss:
 
 @dataclass(frozen=True, eq=False)
 class Recognition:
-    """Everything the recogniser found in a graph."""
+    """Everything the recogniser found in a graph; `refused` holds matches that are no fact."""
 
     facts: tuple[Fact, ...]
     misses: tuple[Miss, ...]
+    refused: Mapping[Term, Refusal]
 
 
 @functools.cache
@@ -59,11 +60,13 @@ def recognise(canonical: Canonicaliser) -> Recognition:
             by_op[term.op].append(term)
     facts: list[Fact] = []
     misses: list[Miss] = []
+    refusals: dict[Term, Refusal] = {}
     for meaning in meanings():
         found, refused = _facts_of(meaning, by_op)
+        refusals.update((match.root, refusal) for match, refusal in refused)
         facts.extend(found)
         misses.extend(_misses_of(meaning, canonical.terms, by_op, found, refused))
-    return Recognition(tuple(facts), tuple(misses))
+    return Recognition(tuple(facts), tuple(misses), refusals)
 
 
 def _facts_of(
@@ -100,13 +103,14 @@ def _misses_of(
     refused: Sequence[tuple[Match, Refusal]],
 ) -> list[Miss]:
     covered = {term for fact in facts for term in fact.match.values.values()}
-    anchors = [t for t in terms if t.nodes and t not in covered and meaning.anchor(t)]
+    anchors = [t for t in terms if (t.nodes or t.origin) and t not in covered and meaning.anchor(t)]
     if not anchors:
         return []
     users = _users_of(terms)
     misses: list[Miss] = []
     for anchor in anchors:
         refusal = next((r for m, r in refused if anchor in m.values.values()), None)
+        refusal = refusal or meaning.explain(anchor)
         if refusal is None:
             refusal = _diagnose(meaning, anchor, users, by_op)
         misses.append(Miss(meaning, anchor, refusal))

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 import torch
 
-from mi300_inductor import patterns
 from mi300_inductor.graph.meaning import Meaning
 from mi300_inductor.graph.spelling import compile_spelling
 from mi300_inductor.inductor import decomposition_table
@@ -25,6 +24,7 @@ _user_spellings: dict[str, list[Callable[..., Any]]] = {}
 @functools.cache
 def meanings() -> tuple[Meaning, ...]:
     """All meanings, one per file of `patterns/`, in alphabetical order."""
+    patterns = importlib.import_module("mi300_inductor.patterns")
     names = sorted(module.name for module in pkgutil.iter_modules(patterns.__path__))
     modules = (importlib.import_module(f"{patterns.__name__}.{name}") for name in names)
     return tuple(module.MEANING for module in modules)
@@ -95,12 +95,12 @@ def _check(meaning: Meaning, function: Callable[..., Any]) -> None:
         given = ", ".join(inspect.signature(function).parameters)
         expected = " or ".join(f"({', '.join(example)})" for example in meaning.examples)
         raise ValueError(
-            f"spelling {name}: unknown parameters for {meaning.name}; got ({given}), expected names "
-            f"from {expected}. Rename them."
+            f"spelling {name}: unknown parameters for {meaning.name}; got ({given}), expected "
+            f"names from {expected}. Rename them."
         )
     try:
         compile_spelling(function, examples[0], meaning.roles, decomposition_table())
-    except StopIteration:
+    except (StopIteration, IndexError, AttributeError):
         raise ValueError(
             f"spelling {name}: not a form of {meaning.name}; got a formula without its "
             f"characteristic operation, expected something like "

@@ -26,9 +26,11 @@ class Rewriter:
     """Rewrites regions of one graph; call `finish` after the last one."""
 
     def __init__(self, graph: fx.Graph) -> None:
+        """See the class; at least one value of the graph must be fake."""
         self._graph = graph
         self._order = {node: float(index) for index, node in enumerate(graph.nodes)}
         self._replaced: dict[fx.Node, fx.Node] = {}
+        self._results: set[fx.Node] = set()
         values = (node.meta.get("val") for node in graph.nodes)
         self._fake_mode = next(v.fake_mode for v in values if isinstance(v, FakeTensor))
 
@@ -49,7 +51,7 @@ class Rewriter:
     def finish(self) -> None:
         """Sorts the graph so that every value is defined before it is used, and checks it."""
         nodes = [node for node in self._graph.nodes if node.op != "output"]
-        dag = networkx.DiGraph()
+        dag: networkx.DiGraph[fx.Node] = networkx.DiGraph()
         dag.add_nodes_from(nodes)
         for node in nodes:
             dag.add_edges_from((operand, node) for operand in node.all_input_nodes)
@@ -97,11 +99,22 @@ class Rewriter:
             return self._reshaped(self._node(value), shape, like)
         if name in ("scale_a", "scale_b"):
             return self._scale(value, like)
-        if name == "weight" and region.op == "skinny_gemm":
-            return self._transposed(self._node(value), like)
+        if region.op == "skinny_gemm":
+            return self._matmul_operand(region, name, self._node(value), like)
         if name == "weight":
             return self._reshaped(self._node(value), shape[-1:], like)
         return self._node(value)
+
+    def _matmul_operand(self, region: Region, name: str, node: fx.Node, like: fx.Node) -> fx.Node:
+        """An argument of `skinny_gemm`, whose tensors are 2-D; a batch of one is not."""
+        shape = node.meta["val"].shape
+        if name == "weight":
+            return self._transposed(self._reshaped(node, shape[-2:], like), like)
+        if name == "a":
+            return self._reshaped(node, shape[-2:], like)
+        if name == "addend" and len(shape) > 1:
+            return self._reshaped(node, region.rows.shape[-2:], like)
+        return node
 
     def _scale(self, term: Term, like: fx.Node) -> fx.Node:
         """A static scale as an fp32 tensor of one element."""
@@ -147,10 +160,12 @@ class Rewriter:
 
     def _replace(self, node: fx.Node, value: fx.Node) -> None:
         shaped = self._reshaped(value, node.meta["val"].shape, node)
-        is_result = any(user.op == "output" for user in node.users)
-        if is_result and value.target is torch.ops.aten.select.int:
-            # A slice of the stacked result would keep all of it alive behind the user's back.
-            shaped = self._new(torch.ops.aten.clone.default, (shaped,), node)
+        if any(user.op == "output" for user in node.users):
+            # A slice of the stacked result would keep all of it alive behind the user's back, and
+            # what eager returns as two tensors must not become one.
+            if value.target is torch.ops.aten.select.int or value in self._results:
+                shaped = self._new(torch.ops.aten.clone.default, (shaped,), node)
+            self._results.add(value)
         node.replace_all_uses_with(shaped, propagate_meta=False)
         self._replaced[node] = shaped
 
@@ -183,7 +198,11 @@ class Rewriter:
         )
 
     def _new(
-        self, target: Any, args: tuple[Any, ...], like: fx.Node, kwargs: dict[str, Any] | None = None
+        self,
+        target: Any,
+        args: tuple[Any, ...],
+        like: fx.Node,
+        kwargs: dict[str, Any] | None = None,
     ) -> fx.Node:
         """A new call with the metadata that later passes rely on."""
         node = self._graph.call_function(target, args, kwargs or {})
@@ -208,5 +227,3 @@ class Rewriter:
             for check in list(node.users):
                 self._graph.erase_node(check)
             self._graph.erase_node(node)
-
-

@@ -16,15 +16,17 @@ from mi300_inductor.op_schemas import NAMESPACE
 _KEPT = (torch.bfloat16, torch.float16)
 _CONVERT = torch.ops.prims.convert_element_type.default
 
-_library = torch.library.Library(NAMESPACE, "FRAGMENT")
-_library.define("rounded(Tensor x) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+_library = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
+_library.define(  # type: ignore[no-untyped-call]
+    "rounded(Tensor x) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,)
+)
 
 
 def _rounded(x: Tensor) -> Tensor:
     return x.clone()
 
 
-_library.impl("rounded", _rounded, "CompositeExplicitAutograd")
+_library.impl("rounded", _rounded, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
 torch.library.register_fake(f"{NAMESPACE}::rounded", torch.empty_like, lib=_library)
 
 ROUNDED = torch.ops.mi300.rounded.default

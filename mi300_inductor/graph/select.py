@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import sympy
+import sympy  # type: ignore[import-untyped]
 
 from mi300_inductor.graph.meaning import DynamicScale, RmsNorm
 from mi300_inductor.graph.region import Region

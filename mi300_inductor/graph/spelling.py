@@ -23,7 +23,7 @@ from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mi300_inductor.graph.canonicalise import Canonicaliser
-from mi300_inductor.graph.term import Term, operand_classes, strip, strip_widening
+from mi300_inductor.graph.term import Term, held_dtype, operand_classes, strip, strip_widening
 from mi300_inductor.inductor import outside_fake_mode
 
 COMMUTATIVE = frozenset({"add", "mul"})
@@ -153,13 +153,14 @@ def _match(
     found = strip(use)
     known = match.values.get(pattern)
     if known is not None:
-        if known is found:
+        if known is found and held_dtype(use) == held_dtype(match.uses[pattern]):
             yield match
         else:
             fail("the formula reads one value twice, the graph reads two different ones")
         return
-    if found.op != pattern.op or found.attrs[:1] != pattern.attrs[:1]:
-        fail(f"expected {describe(pattern)} here, found {describe(found)}", found)
+    is_other = pattern.op != "amax" and found.attrs[:1] != pattern.attrs[:1]
+    if found.op != pattern.op or is_other:
+        fail(f"expected {in_words(pattern)} here, found {describe(found)}", found)
         return
     after = match.copy()
     after.values[pattern] = found
@@ -211,8 +212,8 @@ _CLASS_WORDS = {
 }
 
 
-def describe(term: Term) -> str:
-    """A term in words for a reason: the operation, and the node where there is one."""
+def in_words(term: Term) -> str:
+    """An operation in words for a reason."""
     if term.is_const:
         return f"the number {term.value:g}"
     words = {
@@ -230,7 +231,12 @@ def describe(term: Term) -> str:
         "min": "an upper bound",
         "to_fp8": "a cast to an FP8 dtype",
     }
-    text = words.get(term.op, term.op if term.op != "leaf" else "a value")
+    return words.get(term.op, term.op if term.op != "leaf" else "a value")
+
+
+def describe(term: Term) -> str:
+    """A term in words for a reason: the operation, and the node where there is one."""
+    text = in_words(term)
     if not term.nodes:
         return text
     node = term.node

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import sympy
+import sympy  # type: ignore[import-untyped]
 from torch import fx
 
 from mi300_inductor.graph.recognise import Miss

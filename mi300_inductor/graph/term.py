@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import sympy
+import sympy  # type: ignore[import-untyped]
 import torch
 from torch import fx
 
@@ -43,7 +43,9 @@ class Term:
         attrs: What else distinguishes it: a constant's value, reduced dimensions, a target dtype.
         dtype: Dtype of the value, None for a value that is no tensor.
         shape: Shape of the value; sizes may be symbols.
-        nodes: FX nodes that compute exactly this value.
+        nodes: FX nodes that compute exactly this value; none for a step that only the canonical
+            form has.
+        origin: The FX node whose canonical form has this step.
     """
 
     op: str
@@ -52,15 +54,20 @@ class Term:
     dtype: torch.dtype | None
     shape: tuple[Dim, ...]
     nodes: list[fx.Node] = field(default_factory=list)
+    origin: fx.Node | None = None
 
     def __repr__(self) -> str:
+        """The expression written as calls."""
         inner = ", ".join([*(repr(a) for a in self.args), *(str(a) for a in self.attrs)])
         return f"{self.op}({inner})"
 
     @property
     def node(self) -> fx.Node:
-        """The first FX node that computes this value."""
-        return self.nodes[0]
+        """The first FX node that computes this value, or of which it is a step."""
+        if self.nodes:
+            return self.nodes[0]
+        assert self.origin is not None
+        return self.origin
 
     @property
     def is_const(self) -> bool:

@@ -1,0 +1,233 @@
+"""Every spelling of a quantisation behind a norm fuses with it, and equals eager."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from .engine import (
+    BF16,
+    E4M3FN,
+    E5M2,
+    F16,
+    F32,
+    LARGEST,
+    check_quantised,
+    check_same,
+    fresh,
+    run,
+)
+
+ROWS, HIDDEN = 24, 256
+
+
+def norm(x, w):
+    h = x.float()
+    h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6)
+    return w * h.to(x.dtype)
+
+
+def divided(y, s, q, top):
+    return (y.float() / s).clamp(-top, top).to(q)
+
+
+def divided_in_own_dtype(y, s, q, top):
+    return (y / s.to(y.dtype)).clamp(-top, top).to(q)
+
+
+def multiplied_by_inverse(y, s, q, top):
+    return (y.float() * s).clamp(-top, top).to(q)
+
+
+def multiplied_by_reciprocal(y, s, q, top):
+    return (y.float() * s.reciprocal()).clamp(-top, top).to(q)
+
+
+def multiplied_by_one_over(y, s, q, top):
+    return (y.to(torch.float32) * (1.0 / s)).clamp(-top, top).to(q)
+
+
+def two_clamps(y, s, q, top):
+    return (y.float() / s).clamp_min(-top).clamp_max(top).to(q)
+
+
+def two_clamps_upper_first(y, s, q, top):
+    return (y.float() / s).clamp_max(top).clamp_min(-top).to(q)
+
+
+def minimum_maximum(y, s, q, top):
+    low, high = y.new_tensor(-top, dtype=torch.float32), y.new_tensor(top, dtype=torch.float32)
+    return torch.minimum(torch.maximum(y.float() / s, low), high).to(q)
+
+
+def torch_clip(y, s, q, top):
+    return torch.clip(y.float() / s, min=-top, max=top).to(q)
+
+
+def clamp_before_a_cast(y, s, q, top):
+    return (y.float() / s).clamp(-top, top).to(torch.float32).to(q)
+
+
+def not_clamped(y, s, q, top):
+    return (y.float() / s).to(q)
+
+
+def multiplied_not_clamped(y, s, q, top):
+    return (y.float() * s).to(q)
+
+
+def other_bounds(y, s, q, top):
+    return (y.float() / s).clamp(-16.0, 15.0).to(q)
+
+
+def number_as_scale(y, s, q, top):
+    return (y.float() / 0.03125).clamp(-top, top).to(q)
+
+
+def number_as_factor(y, s, q, top):
+    return (y * 8.0).to(q)
+
+
+STATIC = (
+    divided,
+    divided_in_own_dtype,
+    multiplied_by_inverse,
+    multiplied_by_reciprocal,
+    multiplied_by_one_over,
+    two_clamps,
+    two_clamps_upper_first,
+    minimum_maximum,
+    torch_clip,
+    clamp_before_a_cast,
+    not_clamped,
+    multiplied_not_clamped,
+    other_bounds,
+    number_as_scale,
+    number_as_factor,
+)
+
+
+PAIRS = [*((BF16, q) for q in LARGEST), (F16, E5M2), (F32, E4M3FN)]
+
+
+@pytest.mark.parametrize(("dtype", "q_dtype"), PAIRS, ids=str)
+@pytest.mark.parametrize("spelling", STATIC, ids=lambda f: f.__name__)
+def test_every_static_spelling_fuses_once(spelling, dtype, q_dtype):
+    def model(x, w, s):
+        return spelling(norm(x, w), s, q_dtype, LARGEST[q_dtype])
+
+    scale = torch.rand(1) * 0.05 + 0.01
+    made = run(
+        model, fresh(ROWS, HIDDEN, dtype=dtype, special=True), fresh(HIDDEN, dtype=dtype), scale
+    )
+    assert made.kinds == ["rms_norm_quant"], made.reasons
+    assert not made.rejected
+    check_same(made.got, made.want)
+
+
+def per_token(y, q, top):
+    s = y.abs().amax(-1, keepdim=True).float() / top
+    return (y.float() / s).clamp(-top, top).to(q), s
+
+
+def per_token_by_max(y, q, top):
+    s = (y.abs().max(-1, keepdim=True)[0].float() / top).clamp(min=1e-12)
+    return (y.float() / s).clamp(-top, top).to(q), s
+
+
+def per_token_max_without_keepdim(y, q, top):
+    s = y.abs().max(dim=-1).values.unsqueeze(-1).to(torch.float32) / top
+    return (y / s).to(q), s
+
+
+def per_token_by_vector_norm(y, q, top):
+    s = torch.linalg.vector_norm(y, float("inf"), dim=-1, keepdim=True).float() / top
+    return (y.float() / s).clamp(-top, top).to(q), s
+
+
+def per_token_amax_of_fp32(y, q, top):
+    f = y.float()
+    s = f.abs().amax(dim=-1, keepdim=True).clamp(min=1e-5) / top
+    return (f * (1.0 / s)).clamp(-top, top).to(q), s
+
+
+def per_token_times_constant(y, q, top):
+    s = y.float().abs().amax(-1, keepdim=True) * (1.0 / top)
+    return (y.float() / s).clamp(-top, top).to(q), s
+
+
+def per_token_reciprocal(y, q, top):
+    s = top / y.abs().amax(-1, keepdim=True).float().clamp(min=1e-12)
+    return (y.float() * s).clamp(-top, top).to(q), s
+
+
+def per_token_reciprocal_returned(y, q, top):
+    s = top / y.abs().amax(-1, keepdim=True).float().clamp(min=1e-12)
+    return (y.float() * s).clamp(-top, top).to(q), s.reciprocal()
+
+
+def per_token_scale_squeezed(y, q, top):
+    s = y.abs().amax(-1).float() / top
+    return (y.float() / s[:, None]).clamp(-top, top).to(q), s
+
+
+def per_token_max_of_negated(y, q, top):
+    s = torch.maximum(y.amax(-1, keepdim=True), -y.amin(-1, keepdim=True)).float() / top
+    return (y.float() / s).clamp(-top, top).to(q), s
+
+
+def per_group_of_128(y, q, top):
+    g = y.view(y.shape[0], -1, 128)
+    s = g.abs().amax(-1, keepdim=True).float() / top
+    return (g.float() / s).clamp(-top, top).to(q).view(y.shape), s.squeeze(-1)
+
+
+def per_group_of_64_bounded(y, q, top):
+    g = y.reshape(*y.shape[:-1], y.shape[-1] // 64, 64).float()
+    s = g.abs().amax(-1, keepdim=True).clamp_min(1e-4) / top
+    return (g / s).to(q).reshape(y.shape), s
+
+
+def per_tensor(y, q, top):
+    s = y.abs().amax().float() / top
+    return (y.float() / s).clamp(-top, top).to(q), s
+
+
+def per_tensor_by_max(y, q, top):
+    s = (y.abs().max().float() / top).clamp(min=1e-12)
+    return (y.float() / s).clamp(-top, top).to(q), s
+
+
+def per_tensor_reciprocal(y, q, top):
+    s = top / y.float().abs().max().clamp(min=1e-12)
+    return (y.float() * s).clamp(-top, top).to(q), s.reciprocal()
+
+
+DYNAMIC = (
+    per_token,
+    per_token_by_max,
+    per_token_max_without_keepdim,
+    per_token_by_vector_norm,
+    per_token_amax_of_fp32,
+    per_token_times_constant,
+    per_token_reciprocal,
+    per_token_reciprocal_returned,
+    per_token_scale_squeezed,
+    per_group_of_128,
+    per_group_of_64_bounded,
+    per_tensor,
+    per_tensor_by_max,
+    per_tensor_reciprocal,
+)
+
+
+@pytest.mark.parametrize(("dtype", "q_dtype"), PAIRS[2:], ids=str)
+@pytest.mark.parametrize("spelling", DYNAMIC, ids=lambda f: f.__name__)
+def test_every_dynamic_spelling_fuses_once(spelling, dtype, q_dtype):
+    def model(x, w):
+        return spelling(norm(x, w), q_dtype, LARGEST[q_dtype])
+
+    made = run(model, fresh(ROWS, HIDDEN, dtype=dtype), fresh(HIDDEN, dtype=dtype))
+    assert made.kinds == ["rms_norm_quant"], made.reasons
+    assert not made.rejected
+    check_quantised(made.got, made.want)

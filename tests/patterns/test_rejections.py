@@ -1,0 +1,219 @@
+"""Each refusal says the first condition that failed, with the values, and what to change."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from .engine import BF16, E4M3FN, check_same, fresh, run
+
+ROWS, HIDDEN = 12, 64
+
+
+def norm(x, w, eps=1e-6):
+    h = x.float()
+    h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + eps)
+    return w * h.to(x.dtype)
+
+
+def quant(y, s):
+    return (y.float() / s).clamp(-448, 448).to(E4M3FN)
+
+
+def eps_from_a_tensor(x, w, s):
+    return norm(x, w, s)
+
+
+def mean_over_rows(x, w, s):
+    return x.float() * torch.rsqrt(x.float().pow(2).mean(0, keepdim=True) + 1e-6) * w
+
+
+def mean_over_two_dims(x, w, s):
+    h = x.float()
+    return h * torch.rsqrt(h.pow(2).mean((0, 1), keepdim=True) + 1e-6) * w
+
+
+def layer_norm(x, w, s):
+    h = x.float()
+    h = h - h.mean(-1, keepdim=True)
+    return h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6) * w
+
+
+def sum_without_mean(x, w, s):
+    h = x.float()
+    return h * torch.rsqrt(h.pow(2).sum(-1, keepdim=True) + 1e-6) * w
+
+
+def squared_in_half(x, w, s):
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * w
+
+
+def other_value_scaled(x, w, s):
+    h = x.float()
+    return (h + 1) * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6) * w
+
+
+def eps_outside(x, w, s):
+    h = x.float()
+    return h / (h.pow(2).mean(-1, keepdim=True).sqrt() + 1e-6) * w
+
+
+def rstd_used_elsewhere(x, w, s):
+    h = x.float()
+    rstd = torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6)
+    return w * (h * rstd).to(x.dtype), rstd * 2
+
+
+def rstd_returned(x, w, s):
+    h = x.float()
+    rstd = torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6)
+    return w * (h * rstd).to(x.dtype), rstd
+
+
+def scale_per_row(x, w, s):
+    y = norm(x, w)
+    return quant(y, y.float().std(-1, keepdim=True) + 1)
+
+
+def rounded_before_the_cast(x, w, s):
+    return (norm(x, w).float() / s).to(BF16).to(E4M3FN)
+
+
+def one_sided_clamp(x, w, s):
+    return (norm(x, w).float() / s).clamp(max=448).to(E4M3FN)
+
+
+def unsupported_format(x, w, s):
+    return (norm(x, w).float() / s).to(torch.float8_e5m2fnuz)
+
+
+def quantised_input(x, w, s):
+    return quant(x, s)
+
+
+def scale_in_half(x, w, s):
+    y = norm(x, w)
+    return quant(y, y.abs().amax(-1, keepdim=True) / 448)
+
+
+def silu_in_half(x, w, s):
+    return x / (1 + torch.exp(-x)) * (x + 1)
+
+
+def silu_of_column(x, w, s):
+    return functional.silu(x) * x[:, :1]
+
+
+def weight_as_k_by_n(x, w, s):
+    return x @ x.new_ones(HIDDEN, 16).cumsum(0)
+
+
+CASES = [
+    (eps_from_a_tensor, "rms_norm: eps is not a constant", "constant eps"),
+    (mean_over_rows, "rms_norm: the mean of squares is over dimensions [0] of 2, expected the last"
+     " one alone", "Reshape"),
+    (mean_over_two_dims, "rms_norm: the mean of squares is over dimensions [0, 1] of 2, expected"
+     " the last one alone", "Reshape"),
+    (layer_norm, "rms_norm: the mean is subtracted first, so this is a LayerNorm", "LayerNorm"),
+    (sum_without_mean, "rms_norm: the squares are summed, not averaged", "mean(-1"),
+    (squared_in_half, "rms_norm: the norm is not in float32 throughout: a multiplication (pow_1)"
+     " is rounded to torch.bfloat16", ".float()"),
+    (other_value_scaled, "rms_norm: x is not the same value in both places where the formula reads"
+     " it", "x.float()"),
+    (eps_outside, "rms_norm: eps is added outside the square root", "inside"),
+    (rstd_used_elsewhere, "rms_norm: rsqrt, a value inside the fusion, is also used by mul_2",
+     "input or the result"),
+    (rstd_returned, "rms_norm: rsqrt, a value inside the fusion, is a result of the graph",
+     "Do not return"),
+    (scale_per_row, "quant: the scale add_1 has one value per row but does not follow from the"
+     " largest absolute value of that row in a known way", "amax"),
+    (rounded_before_the_cast, "quant: the scaled value is rounded again, to torch.bfloat16, before"
+     " it is converted to FP8", "Convert to FP8 directly"),
+    (one_sided_clamp, "quant: expected a lower bound here, found a division (div)", "clamp(-max"),
+    (unsupported_format, "quant: torch.float8_e5m2fnuz is not supported, expected one of"
+     " torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2", "Use one"),
+    (quantised_input, "quant: the quantised value is not the result of an RMSNorm or of SiLU*mul,"
+     " so there is no kernel to merge it into", "Nothing to change"),
+    (scale_in_half, "quant: the scale is computed in torch.bfloat16, expected float32",
+     "Convert amax with .float()"),
+    (silu_in_half, "silu_mul: exp (exp) is rounded to torch.bfloat16 inside the SiLU",
+     "torch.nn.functional.silu"),
+    (silu_of_column, "silu_mul: an operand of a multiplication (mul) has shape [12, 1], expected"
+     " one value per element", "one shape"),
+    (weight_as_k_by_n, "skinny_gemm: the weight is stored as [k, n]: its second operand [64, 16]"
+     " has stride 16 along k, expected 1", "Store the weight as [n, k]"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("model", "reason", "hint"), CASES, ids=lambda v: getattr(v, "__name__", "")
+)
+def test_the_reason_and_the_hint_are_given(model, reason, hint):
+    made = run(model, fresh(ROWS, HIDDEN), fresh(HIDDEN), torch.rand(1) + 0.5)
+    assert reason in made.reasons
+    rejection = made.rejected[made.reasons.index(reason)]
+    assert hint in rejection.hint
+    assert "test_rejections.py:" in rejection.source
+    check_same(made.got, made.want)
+
+
+def test_values_saved_for_backward_are_named():
+    x, w = fresh(ROWS, HIDDEN).requires_grad_(), fresh(HIDDEN).requires_grad_()
+    made = run(lambda x, w: norm(x, w), x, w, grad=True)
+    reasons = [r for r in made.rejected if r.kind == "rms_norm"]
+    assert any("is saved for backward" in r.reason for r in reasons), made.reasons
+    assert any("torch.no_grad()" in r.hint for r in reasons)
+    check_same(made.got, made.want)
+    made.got.float().sum().backward()
+
+
+def test_a_disabled_kind_is_not_reported():
+    made = run(norm, fresh(ROWS, HIDDEN), fresh(HIDDEN), disable=["rms_norm"])
+    assert not made.fused and not made.rejected
+
+
+def test_a_convolutional_model_gives_an_empty_report():
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 8, 3),
+        nn.GroupNorm(2, 8), nn.Sigmoid(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10),
+        nn.LogSoftmax(-1),
+    ).eval()  # fmt: skip
+    made = run(model, torch.randn(2, 3, 16, 16))
+    assert not made.fused and not made.rejected, made.reasons
+
+
+def test_a_model_with_layer_norms_and_attention_gives_no_norm():
+    layer = nn.TransformerEncoderLayer(32, 2, 64, batch_first=True).eval()
+    made = run(layer, torch.randn(2, 5, 32))
+    assert not made.fused and not made.rejected, made.reasons
+
+
+@pytest.mark.parametrize(
+    "twin",
+    [
+        lambda x, w, s: (norm(x, w) / s).clamp(-128, 127).to(torch.int8),
+        lambda x, w, s: torch.sigmoid(x) * w,
+        lambda x, w, s: torch.tanh(x) * w,
+        lambda x, w, s: x * torch.rsqrt(x.float().abs().mean(-1, keepdim=True) + 1e-6),
+        lambda x, w, s: functional.silu(x) + w,
+    ],
+)
+def test_what_only_looks_alike_equals_eager(twin):
+    made = run(twin, fresh(ROWS, HIDDEN), fresh(HIDDEN), torch.rand(1) + 0.5)
+    assert set(made.kinds) <= {"rms_norm"}
+    check_same(made.got, made.want)
+
+
+def test_an_error_of_the_pass_leaves_the_graph_as_it_was(monkeypatch):
+    from mi300_inductor import graph
+
+    def fail(*_):
+        raise KeyError("broken on purpose")
+
+    monkeypatch.setattr(graph, "fuse", fail)
+    made = run(norm, fresh(ROWS, HIDDEN), fresh(HIDDEN))
+    assert not made.fused
+    assert made.reasons == ["pass: an error in the fusion pass: KeyError: 'broken on purpose'"]
+    check_same(made.got, made.want)

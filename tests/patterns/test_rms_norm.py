@@ -1,0 +1,126 @@
+"""Every spelling of RMSNorm fuses once and equals eager; what only looks like one does not fuse."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+
+from .engine import FLOATS, check_same, fresh, run
+
+ROWS, HIDDEN = 24, 128
+
+
+def llama(x, w, eps):
+    h = x.float()
+    h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + eps)
+    return w * h.to(x.dtype)
+
+
+def llama_weight_last(x, w, eps):
+    h = x.to(torch.float32)
+    return (h * (h.square().mean(dim=-1, keepdim=True) + eps).rsqrt()).to(x.dtype) * w
+
+
+def fp32_weight_then_cast(x, w, eps):
+    h = x.float()
+    h = h * torch.rsqrt((h * h).mean(-1, keepdim=True) + eps)
+    return (h * w.float()).to(x.dtype)
+
+
+def functional_form(x, w, eps):
+    return functional.rms_norm(x, (x.shape[-1],), w, eps)
+
+
+def functional_eps_none(x, w, eps):
+    return functional.rms_norm(x, (x.shape[-1],), w, None)
+
+
+def gemma(x, w, eps):
+    h = x.float()
+    h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + eps)
+    return (h * (1.0 + w.float())).type_as(x)
+
+
+def no_weight(x, w, eps):
+    h = x.float()
+    return (h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype)
+
+
+def functional_no_weight(x, w, eps):
+    return functional.rms_norm(x, (x.shape[-1],), None, eps)
+
+
+def sum_over_n(x, w, eps):
+    h = x.float()
+    mean = (h * h).sum(-1, keepdim=True) / x.shape[-1]
+    return w * (h * torch.rsqrt(mean + eps)).to(x.dtype)
+
+
+def sum_times_reciprocal_n(x, w, eps):
+    h = x.float()
+    mean = h.pow(2).sum(-1, keepdim=True) * (1.0 / x.shape[-1])
+    return w * (h * torch.rsqrt(eps + mean)).to(x.dtype)
+
+
+def one_over_sqrt(x, w, eps):
+    h = x.float()
+    return w * (h * (1.0 / torch.sqrt(h.pow(2).mean(-1, keepdim=True) + eps))).to(x.dtype)
+
+
+def power_minus_half(x, w, eps):
+    h = x.float()
+    return w * (h * torch.pow(h.pow(2).mean(-1, keepdim=True) + eps, -0.5)).to(x.dtype)
+
+
+def divided_by_sqrt(x, w, eps):
+    h = x.float()
+    return w * (h / torch.sqrt(h.pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype)
+
+
+def by_vector_norm(x, w, eps):
+    h = x.float()
+    mean = torch.linalg.vector_norm(h, dim=-1, keepdim=True).pow(2) / x.shape[-1]
+    return w * (h * torch.rsqrt(mean + eps)).to(x.dtype)
+
+
+def no_keepdim(x, w, eps):
+    h = x.float()
+    rstd = torch.rsqrt(h.pow(2).mean(-1) + eps)
+    return w * (h * rstd.unsqueeze(-1)).to(x.dtype)
+
+
+def per_head(x, w, eps):
+    heads = x.view(x.shape[0], 2, -1)
+    return llama(heads, w[: heads.shape[-1]], eps)
+
+
+SPELLINGS = (
+    llama,
+    llama_weight_last,
+    fp32_weight_then_cast,
+    functional_form,
+    functional_eps_none,
+    gemma,
+    no_weight,
+    functional_no_weight,
+    sum_over_n,
+    sum_times_reciprocal_n,
+    one_over_sqrt,
+    power_minus_half,
+    divided_by_sqrt,
+    by_vector_norm,
+    no_keepdim,
+    per_head,
+)
+
+
+@pytest.mark.parametrize("eps", [1e-6, 1e-2])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("spelling", SPELLINGS, ids=lambda f: f.__name__)
+def test_every_spelling_fuses_once(spelling, dtype, eps):
+    x = fresh(ROWS, HIDDEN, dtype=dtype, special=True)
+    made = run(spelling, x, fresh(HIDDEN, dtype=dtype), eps)
+    assert made.kinds == ["rms_norm"], made.reasons
+    assert not made.rejected
+    check_same(made.got, made.want, lost=dtype)
