@@ -101,7 +101,7 @@ def _cases() -> list[Case]:
                 Case(f"add_{dynamic}", rows, hidden, dtype, {"q_dtype": E4M3FN}),
                 Case(dynamic, rows, hidden, dtype, {"group_size": 128, "return_y": True}),
             ]
-        for hidden in (512, 8192, 24576, 49152):
+        for hidden in (512, 12288, 24576, 49152):
             cases.append(
                 Case(
                     "silu_mul_quant_dynamic",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,30 +14,38 @@ from mi300_inductor import toolchain
 from mi300_inductor.arch import GFX942
 from mi300_inductor.build import csrc_dir
 
-from ..cdna3.assembly import compile_hip
+from ..cdna3.assembly import Assembly, compile_hip
 from ..cdna3.device import Buffer, Device
 from ..cdna3.program import Kernel, Kernels, load_kernels
 
 _OPTIONS = ("-std=c++20", "-ffp-contract=off")
 
 
-def module_names() -> list[str]:
-    """Stems of all kernel files of the target."""
-    return [source.stem for source in toolchain.sources(GFX942)]
+def _compile(source: Path) -> tuple[Assembly, bytes]:
+    include = csrc_dir() / "include"
+    assembly = compile_hip(source, (*_OPTIONS, f"-I{include}"), include.rglob("*.h"))
+    return assembly, toolchain.compile_image(source, GFX942).read_bytes()
+
+
+@lru_cache
+def _compiled() -> dict[str, tuple[Assembly, bytes]]:
+    """Listing and code object of every file, compiled two at a time."""
+    sources = toolchain.sources(GFX942)
+    with ThreadPoolExecutor(2) as pool:
+        built = list(pool.map(_compile, sources))
+    return {source.stem: pair for source, pair in zip(sources, built, strict=True)}
 
 
 @lru_cache
 def load_module(name: str) -> Kernels:
     """The kernels of one file: the code object that ships, with a listing that has line tables."""
-    source = next(path for path in toolchain.sources(GFX942) if path.stem == name)
-    include = csrc_dir() / "include"
-    assembly = compile_hip(source, (*_OPTIONS, f"-I{include}"), include.rglob("*.h"))
-    return load_kernels(assembly, toolchain.compile_image(source, GFX942).read_bytes())
+    return load_kernels(*_compiled()[name])
 
 
 def all_entries() -> set[str]:
     """Every entry point of every module."""
-    return {entry for module in module_names() for entry in load_module(module)}
+    assemblies = (toolchain.compile_assembly(s, GFX942) for s in toolchain.sources(GFX942))
+    return {name for path in assemblies for name in toolchain.entry_names(path.read_text())}
 
 
 def entry_of(launch: object) -> Kernel:
