@@ -54,7 +54,8 @@ struct GemmPlan {
 constexpr uint32_t kGemmMaxRows = 64;
 constexpr uint32_t kGemmTileRows = 16;
 constexpr uint32_t kGemmStageBytes = 128;
-constexpr uint32_t kGemmDepth = 4;  // kStreamDepth of weight_stream.h; kRingSlots of weight_ring.h
+constexpr uint32_t kGemmDepth = 4;  // kStreamDepth of skinny_gemm.h; kRingSlots of weight_ring.h
+constexpr uint32_t kGemmDenseRingDepth = 3;  // kDenseRingDepth of skinny_gemm.h
 
 constexpr uint32_t kGemmLdsAlwaysRaised = 48 * 1024 + 16;
 
@@ -82,7 +83,8 @@ inline uint32_t gemm_lds_bytes(const GemmShape& shape, uint32_t m, uint32_t spli
   const uint32_t rows = shape.waves / shape.k_waves * shape.tiles * kGemmTileRows;
   const uint32_t held = shape.form == GemmForm::kGroup ? shape.columns : m;
   const uint32_t stage = shape.tiles * kGemmTileRows * kGemmStageBytes;
-  uint32_t bytes = has_ring ? shape.waves * (kGemmDepth * stage + (is_ring ? 16 : 0)) : 0;
+  const uint32_t depth = shape.form == GemmForm::kDense ? kGemmDenseRingDepth : kGemmDepth;
+  uint32_t bytes = has_ring ? shape.waves * (depth * stage + (is_ring ? 16 : 0)) : 0;
   bytes += std::min(chunk, gemm_divide_up(split_stages, shape.k_waves)) * shape.k_waves *
            kGemmStageBytes * held;
   bytes += shape.k_waves * m * (rows + 4) * 4;
@@ -110,41 +112,83 @@ inline uint32_t gemm_lds_limit(const GemmShape& shape, const DeviceInfo& device)
   return is_whole ? device.lds_per_group : device.lds_per_group / 2;
 }
 
-// Microseconds that a shape is expected to take. Rates are those measured on an H200 (2026-11-29) in
-// units of the device: bytes of weights per microsecond and compute unit, and so on; on a device
-// without clusters a second kernel sums the parts.
-inline double gemm_cost(const GemmShape& shape, const SkinnyGemmArgs& args,
-                        const DeviceInfo& device) {
-  const uint32_t rows = shape.waves / shape.k_waves * shape.tiles * kGemmTileRows;
-  const uint32_t groups = gemm_divide_up(args.n, rows);
-  const uint32_t stages = gemm_divide_up(args.row_bytes, kGemmStageBytes);
-  const uint32_t split_stages = gemm_divide_up(stages, shape.splits);
-  const uint32_t padded = gemm_divide_up(split_stages, shape.k_waves) * shape.k_waves;
-  const double rate = 32500.0 * 132 / device.cu_count;  // bytes of a unit's fair share
-  const uint32_t places = device.max_cluster > 1 ? device.cu_count : 2 * device.cu_count;
-  const uint32_t teams = std::max(1u, std::min(groups, places / shape.splits));
-  const uint32_t rounds = gemm_divide_up(groups, teams);
-  // Units that have less to do leave their share of the bandwidth to the others, up to a limit.
+// What a shape makes of a problem, for the cost models.
+struct GemmWork {
+  uint32_t rows;    // weight rows of a workgroup
+  uint32_t groups;  // row groups
+  uint32_t split_stages;
+  uint32_t padded_stages;  // with those that some waves have too many
+
+  GemmWork(const GemmShape& shape, const SkinnyGemmArgs& args)
+      : rows(shape.waves / shape.k_waves * shape.tiles * kGemmTileRows),
+        groups(gemm_divide_up(args.n, rows)),
+        split_stages(gemm_divide_up(gemm_divide_up(args.row_bytes, kGemmStageBytes), shape.splits)),
+        padded_stages(gemm_divide_up(split_stages, shape.k_waves) * shape.k_waves) {}
+
+  double group_bytes() const { return double{1} * rows * padded_stages * kGemmStageBytes; }
+};
+
+// Clusters of so many workgroups that an H200 runs at a time (measured; a cluster stays within one
+// group of processors), scaled to another count of multiprocessors.
+inline uint32_t gemm_clusters(uint32_t splits, const DeviceInfo& device) {
+  constexpr uint32_t kMeasured[] = {0, 132, 66, 39, 30, 24, 17, 16, 15};
+  return std::max(1u, kMeasured[std::min(splits, 8u)] * device.cu_count / 132);
+}
+
+// Microseconds on a device with clusters: persistent workgroups, activations resident. The terms are
+// fitted to 346 launches of 24 FP8 problems with up to 16 rows on an H200 (2026-11-29); the shapes it
+// chooses are 2 % slower than the fastest of those in the mean.
+inline double gemm_cluster_cost(const GemmShape& shape, const SkinnyGemmArgs& args,
+                                const DeviceInfo& device) {
+  const GemmWork work(shape, args);
+  const uint32_t teams = std::min(work.groups, gemm_clusters(shape.splits, device));
+  const double rounds = gemm_divide_up(work.groups, teams);
+  const double busy = static_cast<double>(teams) * shape.splits / device.cu_count;
+  // Bytes per microsecond of a multiprocessor; idle ones leave a part of theirs to the others.
+  const double share = 36400.0 * 132 / device.cu_count * (busy < 0.955 ? 0.966 : 1);
+  const double stream = rounds * work.group_bytes() / (share * std::min(1.12, 1 / busy));
+  const double step = shape.form == GemmForm::kGroup ? 0.0067 : 0.0189;
+  const double multiply =
+      step * rounds * work.padded_stages / shape.k_waves * 16 / shape.waves;
+  const double fill = 2.9 + 0.72 * args.m * work.split_stages * kGemmStageBytes / 65536;
+  const double results = double{1} * work.rows * args.m;
+  const double reduce = 0.37 + 0.25e-3 * results * (4.5 + 0.73 * shape.k_waves) / shape.waves;
+  const double hand_over = shape.splits == 1 ? 0
+                           : 0.14 + 0.194 * (shape.splits - 1) * (1 + 0.479 * results / 2048) +
+                                 rounds * (0.2 + 0.025 * shape.splits);
+  return std::max(stream, multiply) + fill + reduce * rounds + hand_over;
+}
+
+// Microseconds on a device without clusters, not measured: two workgroups share a compute unit, the
+// loads run dry wherever the activations in LDS change, and a second kernel sums the parts.
+inline double gemm_workspace_cost(const GemmShape& shape, const SkinnyGemmArgs& args,
+                                  const DeviceInfo& device) {
+  const GemmWork work(shape, args);
+  const uint32_t places = 2 * device.cu_count;
+  const uint32_t teams = std::max(1u, std::min(work.groups, places / shape.splits));
+  const double rounds = gemm_divide_up(work.groups, teams);
   const double busy = static_cast<double>(teams) * shape.splits / places;
-  const double bytes = static_cast<double>(rows) * padded * kGemmStageBytes;
-  const double share = rate * device.cu_count / places;
-  const double stream = rounds * bytes / (share * std::min(1.3, 1 / std::max(busy, 0.1)));
-  const double fill = 0.3 + 1.0 * args.m * split_stages * kGemmStageBytes / 65536;
-  const double reduce = 0.25 + 0.5e-3 * rows * args.m * (1 + 0.15 * shape.k_waves) / shape.waves;
-  double split = 0;
-  if (shape.splits > 1) {
-    split = device.max_cluster > 1 ? 0.5 + 0.25 * rounds
-                                   : 2.5 + 1e-6 * args.m * args.n * shape.splits * 8;
-  }
-  // Without a ring the loads run dry wherever the activations in LDS change.
-  double drain = 0;
-  if (!device.has_async_copy) {
-    const uint32_t limit = gemm_lds_limit(shape, device);
-    const uint32_t chunk = gemm_chunk(shape, args.m, split_stages, limit, device);
-    drain = 0.3 * rounds * (gemm_divide_up(padded / shape.k_waves, std::max(chunk, 1u)) - 1);
-    if (chunk < kGemmDepth) drain *= 2;
-  }
+  const double share = 4.3e6 / places;
+  const double stream = rounds * work.group_bytes() / (share * std::min(1.3, 1 / busy));
+  const double fill = 0.3 + 1.0 * args.m * work.split_stages * kGemmStageBytes / 65536;
+  const double reduce =
+      0.25 + 0.5e-3 * work.rows * args.m * (1 + 0.15 * shape.k_waves) / shape.waves;
+  const double split =
+      shape.splits > 1 ? 2.5 + 8e-6 * args.m * args.n * shape.splits : 0;
+  const uint32_t chunk = gemm_chunk(shape, args.m, work.split_stages,
+                                    gemm_lds_limit(shape, device), device);
+  const uint32_t iterations = work.padded_stages / shape.k_waves;
+  const double drain = 0.3 * rounds * (gemm_divide_up(iterations, std::max(chunk, 1u)) - 1) *
+                       (chunk < kGemmDepth ? 2 : 1);
   return stream + fill + reduce * rounds + split + drain;
+}
+
+// Whether a shape is one of those that the cost model was fitted to: enough waves to keep a
+// multiprocessor's loads and pipes busy.
+inline bool is_gemm_modelled(const GemmShape& shape, const DeviceInfo& device) {
+  if (device.max_cluster == 1 || shape.form == GemmForm::kUnaligned) return true;
+  if (shape.form == GemmForm::kDense) return shape.waves >= 8 && shape.k_waves >= 2;
+  return shape.waves >= (shape.columns > 32 ? 8u : 12u) && shape.k_waves * shape.splits >= 2;
 }
 
 inline uint32_t gemm_max_waves(const GemmShape& shape, const DeviceInfo& device) {
@@ -213,7 +257,7 @@ inline GemmLaunch make_gemm_launch(const GemmShape& shape, const GemmProblem& pr
   const bool is_persistent = device.max_cluster > 1;
   // The launcher raises a kernel's limit once, when its first launch needs more than 48 KiB.
   if (is_persistent) launch.lds_bytes = std::max(launch.lds_bytes, kGemmLdsAlwaysRaised);
-  const uint32_t teams = std::max(1u, static_cast<uint32_t>(device.cu_count) / shape.splits);
+  const uint32_t teams = gemm_clusters(shape.splits, device);
   args.groups_in_grid = is_persistent ? std::min(args.row_groups, teams) : args.row_groups;
   launch.grid = args.groups_in_grid * shape.splits;
   const uint32_t roles = shape.form == GemmForm::kRing ? 2 : 1;
@@ -251,10 +295,18 @@ inline uint32_t gemm_columns(GemmForm form, uint32_t m, const DeviceInfo& device
   }
 }
 
+// Where the vendor's library was faster on an H200 (2026-11-29): more than 16 rows, and from 9 rows
+// on all but FP8 with long rows.
+inline bool is_vendor_faster(const GemmProblem& problem, const DeviceInfo& device) {
+  const SkinnyGemmArgs& args = problem.args;
+  if (device.max_cluster == 1 || args.m <= 8 || !is_gemm_aligned(args)) return false;
+  const bool is_fp8 = static_cast<Dtype>(problem.operand) >= Dtype::kE4m3fn;
+  return args.m > 16 || !is_fp8 || args.row_bytes < 8192;
+}
+
 inline uint32_t gemm_max_tiles(GemmForm form, uint32_t columns, const DeviceInfo& device) {
   if (device.wave_size == 64 || form == GemmForm::kUnaligned) return 1;
-  if (form == GemmForm::kDense) return 2;
-  return columns == 16 || columns == 32 ? 2 : 1;
+  return form == GemmForm::kDense || columns == 16 || columns == 32 ? 2 : 1;
 }
 
 // The cheapest legal shape of the allowed forms; kVendor if there is none.
@@ -262,13 +314,14 @@ inline GemmShape choose_gemm_shape(const GemmProblem& problem, const DeviceInfo&
   GemmShape best{GemmForm::kVendor, 0, 0, 0, 0, 0};
   double best_cost = 0;
   const uint32_t m = problem.args.m;
-  for (GemmForm form : {GemmForm::kDense, GemmForm::kSparse, GemmForm::kRing, GemmForm::kGroup,
+  // The first of equals wins: the sparse form has half the dense one's matrix cycles.
+  for (GemmForm form : {GemmForm::kSparse, GemmForm::kDense, GemmForm::kRing, GemmForm::kGroup,
                         GemmForm::kUnaligned}) {
     if (!is_gemm_form(problem, form, device)) continue;
     // The ring is kept for comparison: it is taken when it is asked for.
     if (form == GemmForm::kRing && problem.form != form) continue;
     const uint32_t columns = gemm_columns(form, m, device);
-    if (columns < m) continue;
+    if (columns < m || (problem.form == GemmForm::kAny && is_vendor_faster(problem, device))) continue;
     for (uint32_t tiles : {1u, 2u}) {
       if (tiles > gemm_max_tiles(form, columns, device)) continue;
       for (uint32_t waves : {4u, 8u, 12u, 16u}) {
@@ -276,8 +329,10 @@ inline GemmShape choose_gemm_shape(const GemmProblem& problem, const DeviceInfo&
           for (uint32_t splits : {1u, 2u, 3u, 4u, 6u, 8u, 12u, 16u}) {
             const GemmShape shape{form, columns, tiles, waves, k_waves, splits};
             if (!is_gemm_legal(shape, problem.args, device)) continue;
-            const double cost = gemm_cost(shape, problem.args, device) *
-                                (form == GemmForm::kSparse ? 0.99 : 1.0);
+            if (!is_gemm_modelled(shape, device)) continue;
+            const double cost = device.max_cluster > 1
+                                    ? gemm_cluster_cost(shape, problem.args, device)
+                                    : gemm_workspace_cost(shape, problem.args, device);
             if (best.form == GemmForm::kVendor || cost < best_cost) {
               best = shape;
               best_cost = cost;

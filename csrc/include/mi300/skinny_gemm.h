@@ -37,6 +37,10 @@ MI300_DEVICE void store_peer4(Float4* slot, [[maybe_unused]] u32 rank, Float4 va
 #endif
 }
 
+// Stages of a wave under way at a time. A ring of the dense form serves up to 16 waves.
+constexpr u32 kStreamDepth = 4;
+constexpr u32 kDenseRingDepth = 3;
+
 constexpr u32 kRowPad = 4;  // floats; keeps the lanes' partial sums in different LDS banks
 
 MI300_DEVICE float round_result(Dtype type, float value) {
@@ -296,7 +300,7 @@ constexpr u32 max_threads(u32 columns, u32 tiles) {
 template <Dtype kType, u32 kColumns, u32 kTiles>
 MI300_DEVICE void run_dense(const SkinnyGemmArgs& args, U32x4* lds) {
   constexpr u32 kGroups = (kColumns + kDenseColumns - 1) / kDenseColumns;
-  using Stream = WeightStream<kTiles, kStreamDepth>;
+  using Stream = WeightStream<kTiles, kHasAsyncCopy ? kDenseRingDepth : kStreamDepth>;
   SkinnyGemm<DenseForm<kType>, Stream, u8, true, kGroups, kTiles>(args, lds).run();
 }
 

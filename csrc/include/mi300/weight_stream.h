@@ -10,7 +10,6 @@
 
 namespace mi300 {
 
-constexpr u32 kStreamDepth = 4;  // stages of a wave under way at a time
 
 // Which weights this wave reads.
 struct StreamPlace {
@@ -199,8 +198,6 @@ class WeightStream {
 
 #else
 
-constexpr bool kPrefetch = true;
-
 // Asynchronous copies into a ring of LDS that belongs to the lane; it stays full across row groups.
 template <u32 kTiles, u32 kDepth>
 class WeightStream {
@@ -219,7 +216,6 @@ class WeightStream {
   MI300_DEVICE bool is_consumer() const { return true; }
   MI300_DEVICE void prefetch() {
     row_pointers<kTiles>(args_, place_, min_group(), rows_);
-    if constexpr (!kPrefetch) return;
     u32 stage = place_.part_stage + place_.k_wave + lane_quarter() * place_.k_waves;
     if (lane_quarter() >= iterations_ || stage * kStageBytes >= place_.limit) return;
     for (u32 tile = 0; tile < kTiles; ++tile) {

@@ -1,0 +1,127 @@
+"""skinny_gemm on the card against float64: all dtypes, edges, special values, repeats, graphs."""
+
+import random
+
+import pytest
+import torch
+
+from mi300_inductor import arch
+
+BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+SPEC = arch.detect("cuda")
+FP8 = SPEC.fp8_dtype
+STEP = {F32: 2.0**-12, BF16: 2.0**-8, F16: 2.0**-10}
+GEMM = torch.ops.mi300.skinny_gemm
+
+
+@pytest.fixture(autouse=True)
+def poisoned_outputs():
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def make(m, n, k, operand, per_row=False, bias=None, addend=None, pad=0):
+    torch.manual_seed(random.randrange(1 << 30))
+    a = torch.randn(m, k, device="cuda").to(operand)
+    weight = torch.randn(n, k + pad, device="cuda").to(operand)[:, :k]
+    scales = (None, None)
+    if operand == FP8:
+        scales = tuple(torch.rand(length if per_row else 1, device="cuda") for length in (m, n))
+    terms = [
+        torch.randn(shape, device="cuda").to(dtype) if dtype else None
+        for shape, dtype in (((n,), bias), ((m, n), addend))
+    ]
+    return [a, weight, *scales, *terms]
+
+
+def reference(a, weight, scale_a, scale_b, bias, addend):
+    out, bound = a.double() @ weight.double().T, a.double().abs() @ weight.double().abs().T
+    if scale_a is not None:
+        scale = scale_a.double().reshape(-1, 1) * scale_b.double().reshape(1, -1)
+        out, bound = out * scale, bound * scale
+    for term in (bias, addend):
+        if term is not None:
+            out, bound = out + term.double(), bound + term.double().abs()
+    return out, bound
+
+
+def check(arguments, out_type):
+    got = GEMM(*arguments, out_type)
+    want, bound = reference(*arguments)
+    assert torch.equal(got.isnan(), want.isnan())
+    finite = want.isfinite()
+    error = (got.double() - want).abs()[finite]
+    # The matrix units keep about 14 bits of an FP8 sum (sm_90), and an addend means two roundings.
+    limit = (bound * 2.0**-13 + bound * STEP[out_type])[finite]
+    assert bool((error <= limit).all()), f"off by {float((error / limit).max()):.2f} of the limit"
+    return got
+
+
+@pytest.mark.parametrize("operand", [FP8, BF16, F16], ids=str)
+@pytest.mark.parametrize("m", [1, 2, 8, 9, 16, 17, 33, 64, 65, 300])
+def test_equals_float64(operand, m):
+    for n, k in ((512, 4096), (1000, 2064), (4096, 8192), (333, 1040)):
+        check(make(m, n, k, operand), BF16)
+    check(make(m, 520, 2048, operand, per_row=True, bias=F32, addend=BF16), BF16)
+    check(make(m, 520, 8192, operand, per_row=True, bias=BF16), F32)
+    check(make(m, 48, 1024, operand, addend=F16), F16)
+
+
+@pytest.mark.parametrize("operand", [FP8, BF16, F16], ids=str)
+def test_odd_sizes_and_strides(operand):
+    for m, n, k, pad in ((1, 1, 1, 0), (5, 77, 17, 0), (3, 333, 999, 1), (64, 19, 129, 3)):
+        check(make(m, n, k, operand, per_row=True, bias=BF16, pad=pad), F32)
+    assert GEMM(*make(0, 16, 32, operand), BF16).shape == (0, 16)
+    zero = GEMM(*make(4, 16, 0, operand, bias=F32), F32)
+    assert bool(zero.isfinite().all())
+
+
+def test_special_values_reach_their_results():
+    for m in (3, 12):
+        arguments = make(m, 64, 8192, FP8)
+        arguments[0][1, 5] = float("nan")
+        arguments[1][7, 9] = float("nan")
+        check(arguments, BF16)
+
+
+@pytest.mark.parametrize("m", [1, 8, 16])
+@pytest.mark.parametrize("shape", [(4096, 4096), (2304, 16384)])
+def test_a_thousand_calls_give_the_same_bits(m, shape):
+    arguments = make(m, *shape, FP8, per_row=True)
+    first = GEMM(*arguments, BF16)
+    differing = sum((GEMM(*arguments, BF16) != first).any() for _ in range(1000))
+    assert int(differing) == 0
+
+
+def test_graph_replay_gives_the_bits_of_a_call():
+    for m in (1, 16, 80):
+        arguments = make(m, 4096, 8192, FP8)
+        want = GEMM(*arguments, BF16)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            chained = [GEMM(*arguments, BF16) for _ in range(4)]
+        for _ in range(5):
+            graph.replay()
+        torch.cuda.synchronize()
+        assert all(torch.equal(out, want) for out in chained)
+
+
+def test_a_call_waits_for_the_kernel_that_made_its_inputs():
+    weight = make(1, 4096, 4096, BF16)[1]
+    for _ in range(50):
+        x = torch.randn(4, 4096, device="cuda", dtype=BF16)
+        scaled = weight * 2
+        out = GEMM(x + 1, scaled, None, None, None, None, F32)
+        want = (x + 1).float() @ scaled.float().T
+        assert float((out - want).abs().max()) < 0.05 * float(want.abs().max())
+
+
+def test_wrong_arguments_say_what_is_wrong():
+    arguments = make(4, 64, 128, FP8)
+    arguments[2] = torch.ones(3, device="cuda")
+    with pytest.raises(
+        RuntimeError, match=r"skinny_gemm: scale_a has the wrong size.*expected 1 or 4"
+    ):
+        GEMM(*arguments, BF16)
