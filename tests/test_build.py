@@ -248,6 +248,23 @@ def test_first_calls_from_threads_at_each_level(capability):
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("capability", ["default", "avx2"])
+def test_kernels_of_lower_levels_follow_the_formulas(capability):
+    """A part of the row operators' tests in a process that uses another level's library."""
+    tests = Path(__file__).parent / "kernels" / "test_cpu_rows.py"
+    command = [sys.executable, "-m", "pytest", str(tests), "-q", "-k", "769 or codes or nan or bad"]
+    done = subprocess.run(
+        command,
+        cwd=tests.parents[2],
+        env={**os.environ, "ATEN_CPU_CAPABILITY": capability},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert " passed" in done.stdout and "failed" not in done.stdout
+
+
 def test_the_sources_are_found():
     assert (build.csrc_dir() / "cpu" / "rms_norm.cpp").is_file()
     assert isinstance(build.csrc_dir(), Path)

@@ -40,12 +40,15 @@ class NormProducer {
     check_float(op, "norm_dtype", norm_dtype_);
     check_float(op, "y_dtype", y_dtype_);
     if (norm.weight) weight_ = as_rows(*norm.weight);
+    is_plain_ = norm.weight && weight_offset_ == 0.0f && weight_->dtype == y_dtype_ &&
+                (add == nullptr ? x_.dtype == y_dtype_
+                                : add->sum_dtype == y_dtype_ && add->residual_dtype == y_dtype_);
     if (add == nullptr) return;
     check_float(op, "sum_dtype", add->sum_dtype);
     check_float(op, "residual_dtype", add->residual_dtype);
     residual_ = as_rows(add->residual);
     sum_dtype_ = add->sum_dtype;
-    residual_out_ = at::empty(x.sizes(), x.options().dtype(add->residual_dtype));
+    residual_out_ = empty_rows(x.sizes(), x.options().dtype(add->residual_dtype));
     residual_is_h_ = add->residual_dtype == sum_dtype_ || add->residual_dtype == at::kFloat;
     is_uniform_ = x_.dtype == residual_->dtype && x_.dtype == sum_dtype_ &&
                   x_.dtype == add->residual_dtype;
@@ -67,6 +70,7 @@ class NormProducer {
   }
 
   void produce(int64_t row, float rstd, int64_t begin, int64_t n, float* y) const {
+    if (is_plain_) return produce_plain(row, rstd, begin, n, y);
     load_h(row, begin, n, y);
     with_float_type(norm_dtype_, [&](auto norm_zero) {
       with_float_type(y_dtype_, [&](auto y_zero) {
@@ -97,6 +101,31 @@ class NormProducer {
   }
 
  private:
+  // The usual case in one loop: h where it was stored, weight and y of one dtype, no offset.
+  void produce_plain(int64_t row, float rstd, int64_t begin, int64_t n, float* y) const {
+    const Vec factor(rstd);
+    with_float_type(y_dtype_, [&](auto zero) {
+      using T = decltype(zero);
+      const T* from = stored_h<T>(row) + begin;
+      const T* weight = weight_->at<T>(0) + begin;
+      with_float_type(norm_dtype_, [&](auto norm_zero) {
+        const auto weigh = [factor](const Vec& h, const Vec& w) {
+          return round_to<T>(round_to<decltype(norm_zero)>(h * factor) * w);
+        };
+        for_units(n, [&](int64_t i, int64_t count) {
+          store_pair(y + i, map(weigh, load_unit(from + i, count), load_unit(weight + i, count)));
+        });
+      });
+    });
+  }
+
+  // Row of the tensor that holds h exactly: the new residual, or x without an addition.
+  template <typename T>
+  const T* stored_h(int64_t row) const {
+    if (!residual_) return x_.at<T>(row);
+    return static_cast<const T*>(residual_out_.const_data_ptr()) + row * shape_.hidden;
+  }
+
   // Sum of squares of h over a chunk; stores the new residual on the way.
   float add_and_sum_squares(int64_t row, int64_t begin, int64_t n) const {
     Pair sum = {Vec(0.0f), Vec(0.0f)};
@@ -142,12 +171,8 @@ class NormProducer {
     if (residual_ && !residual_is_h_) return add_residual(row, begin, n, h);
     with_float_type(residual_ ? residual_out_.scalar_type() : x_.dtype, [&](auto zero) {
       using T = decltype(zero);
-      const T* from = residual_ ? static_cast<const T*>(residual_out_.const_data_ptr()) +
-                                      row * shape_.hidden
-                                : x_.at<T>(row);
-      for_units(n, [&](int64_t i, int64_t count) {
-        store_pair(h + i, load_unit(from + begin + i, count));
-      });
+      const T* from = stored_h<T>(row) + begin;
+      for_units(n, [&](int64_t i, int64_t count) { store_pair(h + i, load_unit(from + i, count)); });
     });
   }
 
@@ -177,6 +202,7 @@ class NormProducer {
   at::ScalarType norm_dtype_, y_dtype_;
   at::ScalarType sum_dtype_ = at::kFloat;
   at::Tensor residual_out_;
+  bool is_plain_ = false;       // the case of produce_plain
   bool is_uniform_ = false;     // x, residual, their sum and the new residual have one dtype
   bool residual_is_h_ = false;  // the new residual holds h without another rounding
 };

@@ -3,12 +3,16 @@
 
 #include <c10/util/Exception.h>
 
-#include <array>
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
 namespace mi300 {
 namespace {
 
 constexpr size_t kMaxScales = 4;
+constexpr uintptr_t kHugePage = uintptr_t{1} << 21;
+constexpr uintptr_t kHugeOutput = 4 * kHugePage;
 // Floats of row scratch that a thread keeps between calls: 1 MiB.
 constexpr int64_t kKeptScratch = 1 << 18;
 
@@ -89,16 +93,31 @@ StaticTarget::StaticTarget(const char* op, at::TensorList scale_tensors, Quantiz
   }
 }
 
+at::Tensor empty_rows(at::IntArrayRef shape, const at::TensorOptions& options) {
+  at::Tensor tensor = at::empty(shape, options);
+#if defined(__linux__)
+  const uintptr_t size = tensor.nbytes();
+  if (size >= kHugeOutput) {
+    const auto begin = reinterpret_cast<uintptr_t>(tensor.data_ptr());
+    const uintptr_t first = (begin + kHugePage - 1) / kHugePage * kHugePage;
+    const uintptr_t last = (begin + size) / kHugePage * kHugePage;
+    // Advice only: where it is refused the pages are small.
+    madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+  }
+#endif
+  return tensor;
+}
+
 RowOutputs make_outputs(const at::Tensor& like, at::ScalarType y_dtype, bool return_y) {
   const auto options = like.options().dtype(y_dtype);
-  return {{}, {}, return_y ? at::empty(like.sizes(), options) : at::empty({0}, options), y_dtype};
+  return {{}, {}, return_y ? empty_rows(like.sizes(), options) : at::empty({0}, options), y_dtype};
 }
 
 void add_static_output(RowOutputs& out, const at::Tensor& like, const StaticTarget& target) {
   c10::SmallVector<int64_t, 6> shape(like.sizes().begin(), like.sizes().end());
   const auto scales = static_cast<int64_t>(target.scales.size());
   if (scales > 1) shape.insert(shape.begin(), scales);
-  out.q = at::empty(shape, like.options().dtype(target.quantizer.q_dtype));
+  out.q = empty_rows(shape, like.options().dtype(target.quantizer.q_dtype));
 }
 
 void add_dynamic_output(const char* op, RowOutputs& out, const at::Tensor& like,
@@ -114,7 +133,7 @@ void add_dynamic_output(const char* op, RowOutputs& out, const at::Tensor& like,
     shape.back() = group == -1 ? 1 : hidden / group;
   }
   out.scale = at::empty(shape, like.options().dtype(at::kFloat));
-  out.q = at::empty(like.sizes(), like.options().dtype(target.quantizer.q_dtype));
+  out.q = empty_rows(like.sizes(), like.options().dtype(target.quantizer.q_dtype));
   // A row without elements has no loop below, but its scale is an output.
   if (hidden == 0) out.scale.fill_(target.rule(0.0f));
 }

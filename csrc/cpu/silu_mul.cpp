@@ -25,7 +25,8 @@ class SiluProducer {
         up_(as_rows(up)),
         sigmoid_dtype_(sigmoid_dtype),
         act_dtype_(act_dtype),
-        y_dtype_(y_dtype) {
+        y_dtype_(y_dtype),
+        is_uniform_(gate_.dtype == up_.dtype && act_dtype == y_dtype && !sigmoid_dtype) {
     if (sigmoid_dtype) check_float(op, "sigmoid_dtype", *sigmoid_dtype);
     check_float(op, "act_dtype", act_dtype);
     check_float(op, "y_dtype", y_dtype);
@@ -37,6 +38,7 @@ class SiluProducer {
   Nothing prepare(int64_t) const { return {}; }
 
   void produce(int64_t row, Nothing, int64_t begin, int64_t n, float* y) const {
+    if (is_uniform_) return produce_uniform(row, begin, n, y);
     with_float_type(gate_.dtype, [&](auto zero) {
       const auto* gate = gate_.at<decltype(zero)>(row) + begin;
       with_float_type(act_dtype_, [&](auto act_zero) {
@@ -59,6 +61,21 @@ class SiluProducer {
   }
 
  private:
+  // The usual case in one loop: gate and up of one dtype, both roundings to one dtype.
+  void produce_uniform(int64_t row, int64_t begin, int64_t n, float* y) const {
+    with_float_type(gate_.dtype, [&](auto zero) {
+      const auto* gate = gate_.at<decltype(zero)>(row) + begin;
+      const auto* up = up_.at<decltype(zero)>(row) + begin;
+      with_float_type(y_dtype_, [&](auto y_zero) {
+        using Y = decltype(y_zero);
+        for_units(n, [&](int64_t i, int64_t count) {
+          const Pair act = round_to<Y>(silu(load_unit(gate + i, count)));
+          store_pair(y + i, round_to<Y>(map(product, act, load_unit(up + i, count))));
+        });
+      });
+    });
+  }
+
   static Vec product(const Vec& a, const Vec& b) { return a * b; }
 
   void multiply_up(int64_t row, int64_t begin, int64_t n, float* y) const {
@@ -77,6 +94,7 @@ class SiluProducer {
   Rows gate_, up_;
   MaybeDtype sigmoid_dtype_;
   Dtype act_dtype_, y_dtype_;
+  bool is_uniform_;
 };
 
 Tensor silu_mul(const Tensor& gate, const Tensor& up, MaybeDtype sigmoid_dtype, Dtype act_dtype,
