@@ -170,7 +170,7 @@ def measure(case: Case, scale: Tensor, providers: Sequence[str], streamer: Strea
     op = fused(case, scale)
     calls["mi300"] = lambda b: op(*b)
     calls["stream"] = lambda b: streamer.run(case, b)
-    if "inductor" in providers:
+    if "inductor" in providers and case.form == "static":  # a compilation costs seconds
         compiled = torch.compile(eager, dynamic=False)
         calls["inductor"] = lambda b: compiled(case.form, scale, *b)
     if "eager" in providers:
