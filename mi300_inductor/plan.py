@@ -57,17 +57,15 @@ QUANTS = ("none", "static", "per_token", "per_group")
 SCALINGS = ("div", "mul", "mul_reciprocal")
 SCALE_FORMS = ("amax_div", "amax_mul", "div_amax", "reciprocal_mul")
 
-_OUTPUTS = ("residual_out", "y", "q", "scale", "amax")
-_STRIDES = ("rows", "first_stride", "second_stride")
-_FLOATS = (
-    *("inverse_hidden", "eps", "weight_offset", "clamp_min", "clamp_max"),
+_HOT_CODES = (
+    *("inner_dtype", "sigmoid_dtype", "y_dtype", "q_dtype", "scaled_dtype"),
+    *("quant", "scaling", "scale_form", "overflow", "norm_path", "target_path", "scale_count"),
+)
+_RARE_FLOATS = (
+    *("weight_offset", "clamp_min", "clamp_max"),
     *("amax_min", "scale_min", "scale_const"),
 )
-_CODES = (
-    *("first_dtype", "second_dtype", "weight_dtype", "sum_dtype", "residual_dtype"),
-    *("inner_dtype", "sigmoid_dtype", "y_dtype", "q_dtype", "scaled_dtype"),
-    *("quant", "scaling", "scale_form", "overflow", "norm_path", "target_path"),
-)
+_RARE_CODES = ("first_dtype", "second_dtype", "weight_dtype", "sum_dtype", "residual_dtype")
 
 
 class RowArgs(ctypes.Structure):
@@ -75,14 +73,20 @@ class RowArgs(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("first", "second", "weight")),
-        *((name, ctypes.c_longlong) for name in _STRIDES),
+        *((name, ctypes.c_longlong) for name in ("rows", "first_stride", "second_stride")),
         *((name, ctypes.c_uint) for name in ("hidden", "threads", "workgroups", "cluster")),
-        *((name, ctypes.c_void_p) for name in _OUTPUTS),
+        *((name, ctypes.c_void_p) for name in ("residual_out", "y", "q")),
+        *((name, ctypes.c_ubyte) for name in _HOT_CODES),
+        ("group", ctypes.c_uint),
+        ("inverse_hidden", ctypes.c_float),
+        ("eps", ctypes.c_float),
+        ("scale", ctypes.c_void_p),
         ("scales", ctypes.c_void_p * 4),
+        ("amax", ctypes.c_void_p),
         ("scale_stride", ctypes.c_longlong),
-        *((name, ctypes.c_uint) for name in ("group", "scale_count", "chunks")),
-        *((name, ctypes.c_float) for name in _FLOATS),
-        *((name, ctypes.c_ubyte) for name in _CODES),
+        *((name, ctypes.c_float) for name in _RARE_FLOATS),
+        *((name, ctypes.c_ubyte) for name in _RARE_CODES),
+        ("padding", ctypes.c_ubyte * 3),
     ]
 
 

@@ -125,7 +125,7 @@ class RowCall {
                 ": wrong number of scales; got ", scales.size(), ", expected 1 to ", kMaxScales,
                 ". Split the call.");
     args.quant = Quant::kStatic;
-    args.scale_count = static_cast<unsigned>(scales.size());
+    args.scale_count = static_cast<unsigned char>(scales.size());
     args.scale_stride = like_.numel();
     for (size_t i = 0; i < scales.size(); ++i) {
       TORCH_CHECK(scales[i].numel() == 1 && scales[i].scalar_type() == at::kFloat, op_,

@@ -107,11 +107,15 @@ inline void set_module(RowLaunch& launch, const char* format, const char* part =
 }
 
 // Many long rows with asynchronous copies: as many workgroups as fit, each with a ring of three rows.
-// Up to hidden 8192 several workgroups share a multiprocessor anyway, and are faster (H200).
+// Measured on an H200 at 2048 rows: up to hidden 8192 several workgroups share a multiprocessor anyway
+// and are faster (17.8 against 21.9 us at 4096); at 16384 the ring wins with dynamic scales (65 us) and
+// loses with static ones (75 against 67 us).
 inline bool plan_ring(const RowArgs& args, const DeviceInfo& device, RowLaunch& launch) {
   const uint32_t row_vectors = args.hidden / kVectorElements;
   const RowSpread spread = spread_row(row_vectors, 1, 2, 2, device);
-  if (!device.has_async_copy || spread.vectors == 0 || row_vectors <= 1024) return false;
+  const bool has_dynamic_scale = args.quant == Quant::kPerToken || args.quant == Quant::kPerGroup;
+  if (!device.has_async_copy || spread.vectors == 0) return false;
+  if (row_vectors <= 1024 || !has_dynamic_scale) return false;
   const uint32_t inputs = args.second != nullptr ? 2 : 1;
   const uint32_t lds_bytes = 3 * inputs * spread.vectors * spread.threads * 16;
   // Each workgroup also has about 5 KiB for parts, quantisers and the driver's own use.
@@ -131,11 +135,17 @@ inline bool plan_norm(const RowArgs& args, const DeviceInfo& device, RowLaunch& 
   if (plan_ring(args, device, launch)) return true;
   RowSpread spread = choose_spread(args, 4, device);
   if (spread.vectors == 0) return false;
-  // Many rows: two vectors a lane, so that prefetch keeps more bytes on the way per wave.
+  // More vectors a lane, hence smaller workgroups of which several share a CU, from about one row a
+  // CU up. H200: 8192 x 64 3.9 us against 4.3, 16384 x 2048 67 us against 69.
+  const uint32_t row_vectors = args.hidden / kVectorElements;
   const bool is_many = args.rows >= 4ll * device.cu_count;
-  if (is_many && spread.cluster == 1 && spread.vectors == 1) {
-    const uint32_t row_vectors = args.hidden / kVectorElements;
-    if (row_vectors >= 2u * device.wave_size) spread = spread_row(row_vectors, 1, 2, 2, device);
+  uint32_t denser = spread.vectors;
+  if (is_many && row_vectors >= 2u * device.wave_size) denser = 2;
+  if (device.has_async_copy && args.rows > 32 && spread.threads > 512) denser = 2;
+  if (device.has_async_copy && is_many && row_vectors > 1024) denser = 4;
+  if (spread.cluster == 1 && denser > spread.vectors) {
+    const RowSpread wider = spread_row(row_vectors, 1, denser, denser, device);
+    if (wider.vectors != 0) spread = wider;
   }
   uint64_t teams = std::min<uint64_t>(args.rows, 1u << 30);
   if (!device.has_async_copy) {
@@ -187,7 +197,7 @@ inline bool plan_silu(const RowArgs& args, const DeviceInfo& device, RowLaunch& 
   if (args.rows * chunks > 0x7fffffffll) return false;
   launch = make_launch(args, static_cast<uint64_t>(args.rows) * chunks, {1, threads, vectors},
                        device);
-  launch.args.chunks = chunks;
+  launch.args.workgroups = chunks;
   set_module(launch, "silu_mul_%s", type);
   set_name(launch.entry, "silu_mul_%s_v%u_%s", type, vectors,
            args.quant == Quant::kPerGroup ? "per_group" : "static");

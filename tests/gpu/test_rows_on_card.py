@@ -126,7 +126,7 @@ def test_any_shape(op, shape, rng):
 @pytest.mark.parametrize("op", ROW_OPS)
 def test_registration(op, rng):
     torch.use_deterministic_algorithms(False)
-    torch.library.opcheck(getattr(OPS, op).default, tuple(draw(op, rng, (4, 64), [BF16])))
+    torch.library.opcheck(getattr(OPS, op).default, tuple(usual_args(op, rng, (4, 64), BF16)))
 
 
 @pytest.mark.parametrize("q_dtype", reference.FP8)

@@ -172,7 +172,7 @@ struct RmsNormRows {
     static MI300_LDS Quantizer quantizers[kMaxScales];
     if (team.is_cluster()) cluster_arrive();
     for (u32 i = 0; i < 2 * kExchanges; ++i) team.clear(slots[i / kExchanges][i % kExchanges]);
-    const i64 first_row = group_index() / team.cluster;
+    const i64 first_row = team.row();
     constexpr u32 kAhead = kStages > 0 ? kStages - 1 : 1;
     for (u32 i = 0; i < kAhead; ++i) fetch(ring, i, first_row + i * (i64)args->workgroups);
     if (args->weight != nullptr) {

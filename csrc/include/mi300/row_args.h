@@ -21,7 +21,8 @@ constexpr int kMaxScales = 4;
 enum class NormPath : unsigned char { kAny, kRoundedTwice };  // weight, both roundings, no offset
 enum class TargetPath : unsigned char { kAny, kDivide, kMultiply };  // native format, its full range
 
-// NOTE: the first 64 bytes are what a kernel needs before its loads: one line of the constant cache.
+// NOTE: the order is that of need. The first 64 bytes serve the loads, the next 64 the usual rest of a
+// kernel: each line of the constant cache that a kernel touches costs a short launch a miss.
 struct RowArgs {
   // [rows, hidden] each, strides in elements; outputs are contiguous and null if not wanted.
   const void* first;   // x or gate
@@ -32,33 +33,14 @@ struct RowArgs {
   long long second_stride;
   unsigned hidden;
   unsigned threads;     // of a workgroup
-  unsigned workgroups;  // of the launch, those of a cluster counted as one
-  unsigned cluster;     // workgroups on one row
+  unsigned workgroups;  // of the launch, those of a cluster as one; flat kernels: on one row
+  unsigned cluster;     // workgroups on one row, a power of two
+
   void* residual_out;
   void* y;
-  void* q;      // [scale_count, rows, hidden], one byte an element
-  float* scale;  // computed scales: [rows], [rows, hidden / group] or [1]
-  float* amax;   // [rows]: written instead of q when the scale is per tensor
-  const float* scales[kMaxScales];
-  long long scale_stride;  // elements of q between two static scales' results
-  unsigned group;          // elements that share a scale (per-group)
-  unsigned scale_count;
-  unsigned chunks;  // flat kernels: workgroups on one row
-  float inverse_hidden;
-  float eps;
-  float weight_offset;  // -0.0 for none, which changes no weight
-  float clamp_min;      // both within q_dtype's range where overflow is kSaturate
-  float clamp_max;
-  float amax_min;
-  float scale_min;
-  float scale_const;
-  Dtype first_dtype;
-  Dtype second_dtype;
-  Dtype weight_dtype;
-  Dtype sum_dtype;       // of x + residual
-  Dtype residual_dtype;  // of residual_out
-  Dtype inner_dtype;     // of h * rstd (norm_dtype), or of SiLU (act_dtype)
-  Dtype sigmoid_dtype;   // kNone: SiLU in one step
+  void* q;  // [scale_count, rows, hidden], one byte an element
+  Dtype inner_dtype;    // of h * rstd (norm_dtype), or of SiLU (act_dtype)
+  Dtype sigmoid_dtype;  // kNone: SiLU in one step
   Dtype y_dtype;
   Dtype q_dtype;
   Dtype scaled_dtype;
@@ -68,8 +50,29 @@ struct RowArgs {
   Overflow overflow;
   NormPath norm_path;
   TargetPath target_path;
+  unsigned char scale_count;
+  unsigned group;  // elements that share a scale (per-group)
+  float inverse_hidden;
+  float eps;
+  float* scale;  // computed scales: [rows], [rows, hidden / group] or [1]
+  const float* scales[kMaxScales];
+
+  float* amax;             // [rows]: written instead of q when the scale is per tensor
+  long long scale_stride;  // elements of q between two static scales' results
+  float weight_offset;     // -0.0 for none, which changes no weight
+  float clamp_min;         // both within q_dtype's range where overflow is kSaturate
+  float clamp_max;
+  float amax_min;
+  float scale_min;
+  float scale_const;
+  Dtype first_dtype;
+  Dtype second_dtype;
+  Dtype weight_dtype;
+  Dtype sum_dtype;       // of x + residual
+  Dtype residual_dtype;  // of residual_out
+  unsigned char padding[3];
 };
 
-static_assert(sizeof(RowArgs) == 208);
+static_assert(sizeof(RowArgs) == 200);
 
 }  // namespace mi300

@@ -40,8 +40,13 @@ struct RowTeam {
   u32 threads, cluster, rank, waves;
 
   MI300_DEVICE static RowTeam of(const RowArgs& args) {
-    u32 rank = kHasClusters ? group_index() % args.cluster : 0;
+    u32 rank = kHasClusters ? group_index() & (args.cluster - 1) : 0;
     return {args.threads, kHasClusters ? args.cluster : 1, rank, args.threads / kWaveSize};
+  }
+
+  // The first row of this workgroup's cluster.
+  MI300_DEVICE u32 row() const {
+    return kHasClusters ? group_index() >> __builtin_ctz(cluster) : group_index();
   }
 
   MI300_DEVICE bool is_cluster() const { return kHasClusters && cluster > 1; }

@@ -39,8 +39,8 @@ MI300_DEVICE U32x4 activate(const RowArgs& args, U32x4 gate, U32x4 up) {
 template <Dtype kType, u32 kVec, Quant kQuant>
 MI300_DEVICE void silu_mul_flat(const RowArgs& args) {
   wait_for_previous_kernel();
-  const u32 row_index = group_index() / args.chunks;
-  const u32 chunk = group_index() - row_index * args.chunks;
+  const u32 row_index = args.rows == 1 ? 0 : group_index() / args.workgroups;
+  const u32 chunk = group_index() - row_index * args.workgroups;
   const i64 row = row_index;
   const RowShare<kVec> share = RowShare<kVec>::of(args, chunk * args.threads * kVec, args.threads);
   U32x4 gate[kVec], up[kVec];
@@ -73,7 +73,7 @@ MI300_DEVICE void silu_mul_per_token(const RowArgs& args) {
   wait_for_previous_kernel();
   const RowTeam team = RowTeam::of(args);
   const RowShare<kVec> share = team_share<kVec>(args, team);
-  const i64 row = group_index() / team.cluster;
+  const i64 row = team.row();
   if (team.is_cluster()) cluster_arrive();
   team.clear(slots);
   U32x4 gate[kVec], up[kVec], rounded[kVec];
