@@ -1,8 +1,8 @@
 """Skinny GEMM on a GPU: microseconds by graph replay over rotating weights, beside the library.
 
 Each provider's calls are captured into one graph that walks over distinct weights, several times
-the L2 in all; the median of its replays counts. FP8 is compared with `torch._scaled_mm` (the faster of
-its two accumulation modes), bf16 with `torch.mm`. Run as `python -m benchmarks.gpu_gemm --out DIR`.
+the L2 in all; the median of its replays counts. FP8 is compared with `torch._scaled_mm` (the faster
+of its accumulation modes), bf16 with `torch.mm`. Run as `python -m benchmarks.gpu_gemm --out DIR`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from tabulate import tabulate
 from torch import Tensor
 
-import mi300_inductor  # noqa: F401  (registers the operators)
+import mi300_inductor.ops  # noqa: F401  (registers the operators)
 from mi300_inductor import arch, gemm_plan, plan
 
 BF16, F32 = torch.bfloat16, torch.float32
@@ -174,7 +174,7 @@ def main() -> None:
     header = (
         f"Skinny GEMM on {torch.cuda.get_device_name()}, torch {torch.__version__}, "
         f"{given.date}, commit {given.commit or commit()}. Graph replay, distinct weights in "
-        "rotation beyond the L2; library: torch._scaled_mm or torch.mm. The vendor form calls the library."
+        "rotation beyond the L2; library: torch._scaled_mm or torch.mm; the vendor form calls it."
     )
     text = f"{header}\n\n{summary(rows)}\n\n{table(rows)}\n"
     given.out.mkdir(parents=True, exist_ok=True)

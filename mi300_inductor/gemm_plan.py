@@ -34,7 +34,7 @@ _COUNTS = (
     *("chunk", "groups_in_grid", "quads_inverse", "share", "share_inverse"),
     *("scale_a_step", "scale_b_step"),
 )
-_CODES = ("out_type", "bias_type", "addend_type", "unused")
+_CODES = ("out_type", "bias_type", "addend_type", "is_prefetched")
 
 
 class Form(enum.IntEnum):

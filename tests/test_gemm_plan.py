@@ -25,7 +25,7 @@ def operands(arch):
 
 def entries(arch):
     """Entry points of a target with the workgroup that each was compiled for, by module."""
-    pattern = r"MI300_KERNEL\((.*?), \d+\) (skinny_gemm\w*)\("
+    pattern = r"MI300_KERNEL\((.*?), \d+\)\s+(skinny_gemm\w*)\("
     return {
         (path.stem, name): limit
         for path in toolchain.sources(arch)

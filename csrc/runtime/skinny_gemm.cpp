@@ -264,6 +264,7 @@ class GemmCall {
     merged.quads_inverse = args.quads_inverse;
     merged.share = args.share;
     merged.share_inverse = args.share_inverse;
+    merged.is_prefetched = args.is_prefetched;
     args = merged;
   }
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <mi300/fp8.h>
+#include <mi300/gemm_results.h>
 #include <mi300/wave_group.h>
 #include <mi300/weight_stream.h>
 
@@ -43,58 +44,6 @@ constexpr u32 kDenseRingDepth = 3;
 
 constexpr u32 kRowPad = 4;  // floats; keeps the lanes' partial sums in different LDS banks
 
-MI300_DEVICE float round_result(Dtype type, float value) {
-  if (type == Dtype::kBf16) return round_to<Dtype::kBf16>(value);
-  if (type == Dtype::kF16) return round_to<Dtype::kF16>(value);
-  return value;
-}
-
-template <Dtype kType>
-MI300_DEVICE U32x2 pack4(Float4 values) {
-  return U32x2{pack2<kType>(values.x, values.y), pack2<kType>(values.z, values.w)};
-}
-
-// Four results of neighbouring weight rows; those past the last row are dropped.
-MI300_DEVICE void write_results(const SkinnyGemmArgs& args, float scale, u32 column, u32 row,
-                                Float4 sums) {
-  const Dtype type = (Dtype)args.out_type;
-  const bool has_scales = args.scale_b_step != 0 || args.scale_a_step != 0;
-  if (has_scales) scale = load<float>(args.scale_a, column * args.scale_a_step);
-  const i64 first = (i64)column * args.n + row;
-#pragma unroll
-  for (u32 i = 0; i < 4; ++i) {
-    if (row + i >= args.n) continue;
-    float sum = sums[i] * scale;
-    if (has_scales) {
-      sum = sums[i] * (scale * load<float>(args.scale_b, (row + i) * args.scale_b_step));
-    }
-    if (args.bias != nullptr) sum += load_float((Dtype)args.bias_type, args.bias, row + i);
-    if (args.addend != nullptr) {
-      sum = round_result(type, sum) + load_float((Dtype)args.addend_type, args.addend,
-                                                 column * args.addend_stride + row + i);
-    }
-    sums[i] = sum;
-  }
-  if (args.n % 4 == 0 && type != Dtype::kF32) {
-    U32x2 packed = type == Dtype::kBf16 ? pack4<Dtype::kBf16>(sums) : pack4<Dtype::kF16>(sums);
-    store<U32x2>(args.out, first / 4, packed);
-    return;
-  }
-#pragma unroll
-  for (u32 i = 0; i < 4; ++i) {
-    if (row + i < args.n) store_float(type, args.out, first + i, sums[i]);
-  }
-}
-
-// value / divisor by its rounded-up inverse; exact while their product is below 2^32.
-MI300_DEVICE u32 divide_by(u32 value, u32 inverse) { return (u32)(((u64)value * inverse) >> 32); }
-
-// The product of two scales of one value each; 1 without scales. Others are read where they apply.
-MI300_DEVICE float common_scale(const SkinnyGemmArgs& args) {
-  const bool is_common = args.scale_a != nullptr && args.scale_a_step + args.scale_b_step == 0;
-  return is_common ? load<float>(args.scale_a, 0) * load<float>(args.scale_b, 0) : 1.0f;
-}
-
 template <class Form, class Stream, class Unit, bool kAligned, u32 kGroups, u32 kTiles>
 class SkinnyGemm {
  public:
@@ -125,7 +74,7 @@ class SkinnyGemm {
     Stream stream(args_, place, ring_ + wave_ * Stream::kLdsWords);
     const bool is_resident = args_.chunk >= iterations_;
     allow_next_kernel();
-    stream.prefetch();  // while the kernel ahead still runs: the caches see what it writes later
+    if (args_.is_prefetched) stream.prefetch();  // the caches see what the kernel ahead writes
     wait_for_previous_kernel();
     scale_ = common_scale(args_);
     if (is_resident) {
@@ -138,6 +87,8 @@ class SkinnyGemm {
 #pragma unroll 1
     for (u32 group = place.first_group; group < args_.row_groups; group += place.group_step) {
       Float4 sums[kTiles][kGroups] = {};
+      // Loaded here, so that they have arrived when the results are finished.
+      Terms terms = kHasAsyncCopy ? first_terms(is_cluster_ ? unfinished : group) : Terms{};
 #pragma unroll 1
       for (u32 first = 0; first < iterations_; first += args_.chunk) {
         u32 count = iterations_ - first < args_.chunk ? iterations_ - first : args_.chunk;
@@ -150,12 +101,12 @@ class SkinnyGemm {
         stream.run(count, [&](const StageWords<kTiles>& stage, u32 i) { multiply(sums, stage, i); });
       }
       if (is_cluster_) cluster_wait();  // the peers run; the group before has been handed over
-      if (unfinished < args_.row_groups) finish(unfinished);
-      reduce(group, sums, stream.is_consumer());
+      if (unfinished < args_.row_groups) finish(unfinished, terms);
+      reduce(group, sums, stream.is_consumer(), terms);
       if (is_cluster_) unfinished = group;
     }
     if (is_cluster_) cluster_wait();
-    if (unfinished < args_.row_groups) finish(unfinished);
+    if (unfinished < args_.row_groups) finish(unfinished, first_terms(unfinished));
   }
 
  private:
@@ -214,7 +165,8 @@ class SkinnyGemm {
   }
 
   // Adds the waves' sums in order of their index, then the parts of k, and writes the results.
-  MI300_DEVICE void reduce(u32 group, const Float4 (&sums)[kTiles][kGroups], bool has_sums) {
+  MI300_DEVICE void reduce(u32 group, const Float4 (&sums)[kTiles][kGroups], bool has_sums,
+                           Terms terms) {
     const u32 pitch = opaque(rows_ + kRowPad);
 #pragma unroll
     for (u32 tile = 0; tile < kTiles; ++tile) {
@@ -240,7 +192,8 @@ class SkinnyGemm {
         sum += *(const Float4*)(sums_ + (wave * args_.m + column) * pitch + row);
       }
       if (args_.splits == 1) {
-        write_quad(group, column, row, sum);
+        if (!kHasAsyncCopy || quad != thread_index()) terms = quad_terms(group, quad);
+        write_quad(group, quad, sum, terms);
       } else if (args_.partial != nullptr) {
         const i64 first = ((i64)part_ * args_.m + column) * args_.n + group * rows_ + row;
 #pragma unroll
@@ -264,22 +217,39 @@ class SkinnyGemm {
   //
   // NOTE: two buffers suffice: a peer writes one again only after the cluster barrier in between,
   // at which we arrive after reading it.
-  MI300_DEVICE void finish(u32 group) {
+  MI300_DEVICE void finish(u32 group, Terms terms) {
     const u32 quads = rows_ / 4 * args_.m, first = part_ * args_.share;
     const Float4* from = received_ + parity_ * args_.splits * args_.share;
 #pragma unroll 1
     for (u32 i = thread_index(); i < args_.share && first + i < quads; i += threads_) {
       Float4 sum = from[i];
       for (u32 part = 1; part < args_.splits; ++part) sum += from[part * args_.share + i];
-      const u32 column = divide_by(first + i, args_.quads_inverse);
-      write_quad(group, column, (first + i - column * (rows_ / 4)) * 4, sum);
+      if (i != thread_index()) terms = quad_terms(group, first + i);
+      write_quad(group, first + i, sum, terms);
     }
     parity_ ^= 1;
   }
 
-  MI300_DEVICE void write_quad(u32 group, u32 column, u32 row, Float4 sum) {
-    const u32 n = group * rows_ + row;
-    if (n < args_.n) write_results(args_, scale_, column, n, sum);
+  // The terms of the first quad that this thread finishes of a group.
+  MI300_DEVICE Terms first_terms(u32 group) {
+    if (group >= args_.row_groups || args_.partial != nullptr) return Terms{};
+    return quad_terms(group, (is_cluster_ ? part_ * args_.share : 0) + thread_index());
+  }
+
+  MI300_DEVICE Terms quad_terms(u32 group, u32 quad) {
+    const u32 column = divide_by(quad, args_.quads_inverse);
+    if (column >= args_.m) return Terms{};
+    return load_terms(args_, scale_, column, quad_row(group, quad, column));
+  }
+
+  MI300_DEVICE u32 quad_row(u32 group, u32 quad, u32 column) const {
+    return group * rows_ + (quad - column * (rows_ / 4)) * 4;
+  }
+
+  MI300_DEVICE void write_quad(u32 group, u32 quad, Float4 sum, const Terms& terms) {
+    const u32 column = divide_by(quad, args_.quads_inverse);
+    const u32 row = quad_row(group, quad, column);
+    if (row < args_.n) write_results(args_, terms, column, row, sum);
   }
 
   const SkinnyGemmArgs& args_;
@@ -324,22 +294,6 @@ template <Dtype kType, class Unit>
 MI300_DEVICE void run_unaligned(const SkinnyGemmArgs& args, U32x4* lds) {
   constexpr u32 kGroups = 64 / kDenseColumns;
   SkinnyGemm<DenseForm<kType>, GatherStream<Unit, 1>, Unit, false, kGroups, 1>(args, lds).run();
-}
-
-// Sums four results' parts of k in order; for targets whose workgroups share no LDS.
-MI300_DEVICE void sum_parts(const SkinnyGemmArgs& args, u32 index) {
-  const u32 quads = (args.n + 3) / 4;
-  if (index >= args.m * quads) return;
-  const u32 column = index / quads, row = (index - column * quads) * 4;
-  Float4 sums = {};
-  for (u32 part = 0; part < args.splits; ++part) {
-    const i64 first = ((i64)part * args.m + column) * args.n + row;
-#pragma unroll
-    for (u32 i = 0; i < 4; ++i) {
-      if (row + i < args.n) sums[i] += load<float>(args.partial, first + i);
-    }
-  }
-  write_results(args, common_scale(args), column, row, sums);
 }
 
 }  // namespace mi300

@@ -29,7 +29,8 @@ struct SkinnyGemmArgs {
   unsigned share_inverse;   // 2^32 / share, rounded up
   unsigned scale_a_step;    // 0 for one value, 1 for one per row
   unsigned scale_b_step;    // 0 for one value, 1 for one per column
-  unsigned char out_type, bias_type, addend_type, unused;
+  unsigned char out_type, bias_type, addend_type;
+  unsigned char is_prefetched;  // the first weights go to the L2 while the kernel ahead still runs
 };
 
 }  // namespace mi300

@@ -209,13 +209,13 @@ class WeightStream {
   MI300_DEVICE WeightStream(const SkinnyGemmArgs& args, const StreamPlace& place, U32x4* ring)
       : args_(args), place_(place), ring_(ring + lane_index()), group_(place.first_group) {
     iterations_ = (args.split_stages + args.k_waves - 1) / args.k_waves;
+    row_pointers<kTiles>(args_, place_, min_group(), rows_);
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy_));
   }
 
   // Brings the lane's first stages into the L2 cache; a lane of each quarter takes one.
   MI300_DEVICE bool is_consumer() const { return true; }
   MI300_DEVICE void prefetch() {
-    row_pointers<kTiles>(args_, place_, min_group(), rows_);
     u32 stage = place_.part_stage + place_.k_wave + lane_quarter() * place_.k_waves;
     if (lane_quarter() >= iterations_ || stage * kStageBytes >= place_.limit) return;
     for (u32 tile = 0; tile < kTiles; ++tile) {
