@@ -15,13 +15,12 @@ demo_env := $(VENV)/.demo
 test_env := $(VENV)/.test
 endif
 
-.PHONY: help demo test bench bench-mi300 lint format fuzz clean
+.PHONY: help demo test bench lint format fuzz clean
 
 help:
 	@echo "make demo         compile an FP8 Llama; fusions, refusals, numerics, times; writes out/"
 	@echo "make test         run every test (ARGS= for pytest)"
 	@echo "make bench        the standard tables (python -m benchmarks for single ones)"
-	@echo "make bench-mi300  ours beside the published MI300X tables, on a machine with that card"
 	@echo "make lint         ruff and mypy"
 	@echo "make format       let ruff format the Python"
 	@echo "make fuzz         the long run of the property tests"
@@ -38,9 +37,6 @@ test: $(test_env)
 
 bench: $(test_env)
 	$(PY) -m benchmarks all --device $(DEVICE) $(ARGS)
-
-bench-mi300: $(test_env)
-	$(PY) -m benchmarks mi300 $(ARGS)
 
 lint: $(test_env)
 	$(PY) -m ruff check .
