@@ -141,3 +141,14 @@ def test_structs_have_the_sizes_of_the_core():
     plan.core().mi300_struct_sizes(sizes)
     assert sizes[4] == ctypes.sizeof(gemm_plan.GemmProblem)
     assert sizes[5] == ctypes.sizeof(gemm_plan.GemmPlan)
+
+
+@pytest.mark.parametrize("m", [16, 32, 64])
+def test_scales_per_row_take_a_kernel_on_sm_90(m):
+    """The library is up to twice as slow with them as with one scale."""
+    info, known = plan.device_info(SM90), entries(SM90)
+    call = gemm_plan.problem(m, 4096, 4096, SM90.fp8_dtype)
+    call.args.scale_a_step = call.args.scale_b_step = 1
+    made = gemm_plan.plan_gemm(call, info)
+    assert made.shape.form == Form.GROUP
+    check_plan(made, call, SM90, known)

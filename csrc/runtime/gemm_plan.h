@@ -125,11 +125,18 @@ inline uint32_t gemm_columns(GemmForm form, uint32_t m, const DeviceInfo& device
   }
 }
 
+// Whether a scale differs from row to row or from column to column.
+inline bool has_gemm_vectors(const SkinnyGemmArgs& args) {
+  return args.scale_a_step != 0 || args.scale_b_step != 0;
+}
+
 // Where the vendor's library was faster on an H200 (2026-11-29): more than 16 rows, and from 9 rows
-// on all but FP8 with long rows.
+// on all but FP8 with long rows. With scales per row or column it took up to twice its time for one
+// scale; an addend costs it another kernel.
 inline bool is_vendor_faster(const GemmProblem& problem, const DeviceInfo& device) {
   const SkinnyGemmArgs& args = problem.args;
   if (device.max_cluster == 1 || args.m <= 8 || !is_gemm_aligned(args)) return false;
+  if (has_gemm_vectors(args) || (args.addend != nullptr && args.m <= 16)) return false;
   const bool is_fp8 = static_cast<Dtype>(problem.operand) >= Dtype::kE4m3fn;
   return args.m > 16 || !is_fp8 || args.row_bytes < 8192;
 }
