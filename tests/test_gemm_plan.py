@@ -9,6 +9,7 @@ import torch
 
 from mi300_inductor import gemm_plan, plan, toolchain
 from mi300_inductor.arch import GFX942, SM90
+from mi300_inductor.build import csrc_dir
 from mi300_inductor.gemm_plan import Form
 
 ARCHES = (GFX942, SM90)
@@ -141,6 +142,21 @@ def test_structs_have_the_sizes_of_the_core():
     plan.core().mi300_struct_sizes(sizes)
     assert sizes[4] == ctypes.sizeof(gemm_plan.GemmProblem)
     assert sizes[5] == ctypes.sizeof(gemm_plan.GemmPlan)
+
+
+def constants(path):
+    text = (csrc_dir() / path).read_text()
+    return {name: int(value) for name, value in re.findall(r"(k\w+) = (\d+);", text)}
+
+
+def test_plan_and_kernels_agree_on_the_rings():
+    planned = constants("runtime/gemm_cost.h")
+    device = constants("include/mi300/skinny_gemm.h") | constants("include/mi300/weight_ring.h")
+    matrix = constants("include/mi300/matrix.h")
+    assert planned["kGemmDepth"] == device["kStreamDepth"] == device["kRingSlots"]
+    assert planned["kGemmDenseRingDepth"] == device["kDenseRingDepth"]
+    assert planned["kGemmTileRows"] == matrix["kTileRows"]
+    assert planned["kGemmStageBytes"] == matrix["kStageBytes"] == gemm_plan.STAGE_BYTES
 
 
 @pytest.mark.parametrize("m", [16, 32, 64])

@@ -131,14 +131,14 @@ inline bool has_gemm_vectors(const SkinnyGemmArgs& args) {
 }
 
 // Where the vendor's library was faster on an H200 (2026-11-29): more than 16 rows, and from 9 rows
-// on all but FP8 with long rows. With scales per row or column it took up to twice its time for one
+// on all but FP8 with few long rows. With scales per row or column it took up to twice its time for one
 // scale; an addend costs it another kernel.
 inline bool is_vendor_faster(const GemmProblem& problem, const DeviceInfo& device) {
   const SkinnyGemmArgs& args = problem.args;
   if (device.max_cluster == 1 || args.m <= 8 || !is_gemm_aligned(args)) return false;
   if (has_gemm_vectors(args) || (args.addend != nullptr && args.m <= 16)) return false;
   const bool is_fp8 = static_cast<Dtype>(problem.operand) >= Dtype::kE4m3fn;
-  return args.m > 16 || !is_fp8 || args.row_bytes < 8192;
+  return args.m > 16 || !is_fp8 || args.row_bytes < 8192 || args.n > 8192;
 }
 
 inline uint32_t gemm_max_tiles(GemmForm form, uint32_t columns, const DeviceInfo& device) {
