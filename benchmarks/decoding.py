@@ -39,7 +39,9 @@ def random_llama(config: LlamaConfig, device: torch.device, seed: int) -> LlamaF
     As in trained models the residual stream is larger than what a layer adds to it: embeddings of
     unit size, output projections smaller by the root of their number. With the default weights the
     stream is nothing but the layers' sum, and one flipped FP8 code grows to the size of all
-    quantisation noise within a few layers, whoever computes.
+    quantisation noise within a few layers, whoever computes. And as in trained models the next
+    token is rarely a near tie: a share of the head is a permutation of the embeddings, so that
+    each token has a likely successor.
     """
     torch.manual_seed(seed)
     with torch.device(device):
@@ -51,6 +53,9 @@ def random_llama(config: LlamaConfig, device: torch.device, seed: int) -> LlamaF
             nn.init.normal_(parameter)
         elif name.endswith(("o_proj.weight", "down_proj.weight")):
             parameter.data.mul_((2 * config.num_hidden_layers) ** -0.5)
+    embeddings, head = model.get_input_embeddings().weight.data, model.lm_head.weight.data
+    successors = torch.randperm(config.vocab_size, device=device)
+    head.add_(embeddings[successors], alpha=0.3 * config.initializer_range)
     return model
 
 
