@@ -190,7 +190,13 @@ def compile_region(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: 
 
 
 def compile_uncached(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
-    """The same, neither reading nor writing any cache."""
+    """The same, neither reading nor writing any cache; also after a `compile_region` of the graph.
+
+    That one has told AOTAutograd the strides of the outputs, which may be told only once.
+    """
+    context = _private("torch._guards", "TracingContext").try_get()
+    if context is not None and context.output_strides:
+        context.output_strides.clear()
     with _private("torch._inductor", "config").patch(force_disable_caches=True):
         return compile_region(gm, example_inputs, **kwargs)
 
