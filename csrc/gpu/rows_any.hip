@@ -7,24 +7,11 @@
 
 namespace mi300 {
 
-// Writes y and q of one row. `y_of(i)` computes an element; it may do so more than once.
+// The codes of one row whose scales come from its elements; `amax` is this lane's largest.
 template <class YOf>
-MI300_DEVICE void finish_row(const RowArgs& args, i64 row, const RowTeam& team, RowSlots& slots,
-                             const YOf& y_of) {
+MI300_DEVICE void finish_dynamic(const RowArgs& args, i64 row, const RowTeam& team, RowSlots& slots,
+                                 u32 amax, const YOf& y_of) {
   const i64 start = row * args.hidden;
-  const bool is_static = args.quant == Quant::kStatic;
-  u32 amax = 0;
-#pragma clang loop unroll(disable)
-  for (u32 i = thread_index(); i < args.hidden; i += team.threads) {
-    const float y = y_of(i);
-    if (args.y != nullptr) store_float(args.y_dtype, args.y, start + i, y);
-    amax = max_u32(amax, abs_bits(y));
-#pragma clang loop unroll(disable)
-    for (u32 j = 0; is_static && j < args.scale_count; ++j) {
-      const Quantizer quantizer = Quantizer::of(args, load<float>(static_scale(args, j), 0));
-      store<u8>(args.q, j * args.scale_stride + start + i, quantizer.code(args, y));
-    }
-  }
   if (args.quant == Quant::kPerToken) {
     const float row_amax = bit_cast<float>(team.max(slots, amax));
     const float s = dynamic_scale(args, row_amax);
@@ -55,6 +42,27 @@ MI300_DEVICE void finish_row(const RowArgs& args, i64 row, const RowTeam& team, 
   }
 }
 
+// Writes y and q of one row. `y_of(i)` computes an element; it may do so more than once.
+template <class YOf>
+MI300_DEVICE void finish_row(const RowArgs& args, i64 row, const RowTeam& team, RowSlots& slots,
+                             const YOf& y_of) {
+  const i64 start = row * args.hidden;
+  const bool is_static = args.quant == Quant::kStatic;
+  u32 amax = 0;
+#pragma clang loop unroll(disable)
+  for (u32 i = thread_index(); i < args.hidden; i += team.threads) {
+    const float y = y_of(i);
+    if (args.y != nullptr) store_float(args.y_dtype, args.y, start + i, y);
+    amax = max_u32(amax, abs_bits(y));
+#pragma clang loop unroll(disable)
+    for (u32 j = 0; is_static && j < args.scale_count; ++j) {
+      const Quantizer quantizer = Quantizer::of(args, load<float>(static_scale(args, j), 0));
+      store<u8>(args.q, j * args.scale_stride + start + i, quantizer.code(args, y));
+    }
+  }
+  finish_dynamic(*read_again(&args), row, team, slots, amax, y_of);
+}
+
 MI300_DEVICE void rms_norm_any_row(const RowArgs& args, i64 row, const RowTeam& team,
                                    RowSlots* slots) {
   auto h_of = [&](u32 i) {
@@ -72,7 +80,7 @@ MI300_DEVICE void rms_norm_any_row(const RowArgs& args, i64 row, const RowTeam& 
     }
   }
   const float rstd = rsqrt(team.sum(slots[0], squares) * args.inverse_hidden + args.eps);
-  finish_row(args, row, team, slots[1], [&](u32 i) {
+  finish_row(*read_again(&args), row, team, slots[1], [&](u32 i) {
     float y = round_to(args.inner_dtype, h_of(i) * rstd);
     if (args.weight != nullptr) {
       y *= load_float(args.weight_dtype, args.weight, i) + args.weight_offset;

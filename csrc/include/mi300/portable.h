@@ -80,7 +80,7 @@ MI300_DEVICE const Args* read_again(const Args* args) {
   auto* kernel_args =
       (const __attribute__((address_space(4))) Args*)__builtin_amdgcn_kernarg_segment_ptr();
   asm volatile("" : "+s"(kernel_args));
-  return (const Args*)kernel_args;
+  return (const Args*)__builtin_assume_aligned((const void*)kernel_args, 16);
 #else
   return args;
 #endif

@@ -125,11 +125,12 @@ struct RmsNormRows {
     if constexpr (kQuant == Quant::kStatic) {
 #pragma clang loop unroll(disable)
       for (u32 i = 1; i < args->scale_count; ++i) {
-        const i64 start = i * args->scale_stride + row * args->hidden;
+        const RowArgs* again = read_again(args);
+        const i64 start = i * again->scale_stride + row * again->hidden;
 #pragma unroll
         for (u32 v = 0; v < kVec; ++v) {
           const U32x4 y = normalise(row, v, rstd, false);
-          share.store_row(args->q, start, v, others[i].codes<kType>(*args, y));
+          share.store_row(again->q, start, v, others[i].codes<kType>(*again, y));
         }
       }
     }

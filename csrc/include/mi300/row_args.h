@@ -5,24 +5,25 @@
 namespace mi300 {
 
 // Element types, as the launcher passes them.
-enum class Dtype : unsigned char { kNone, kF32, kBf16, kF16, kE4m3fn, kE4m3fnuz, kE5m2 };
+enum class Dtype : unsigned { kNone, kF32, kBf16, kF16, kE4m3fn, kE4m3fnuz, kE5m2 };
 
-enum class Quant : unsigned char { kNone, kStatic, kPerToken, kPerGroup };
-enum class Scaling : unsigned char { kDiv, kMul, kMulReciprocal };
-enum class ScaleForm : unsigned char { kAmaxDiv, kAmaxMul, kDivAmax, kReciprocalMul };
+enum class Quant : unsigned { kNone, kStatic, kPerToken, kPerGroup };
+enum class Scaling : unsigned { kDiv, kMul, kMulReciprocal };
+enum class ScaleForm : unsigned { kAmaxDiv, kAmaxMul, kDivAmax, kReciprocalMul };
 
 // What a finite value beyond an FP8 format's range becomes; without meaning when the clamp keeps
 // values in range. kSpecial: NaN, for e5m2 infinity.
-enum class Overflow : unsigned char { kSaturate, kSpecial };
+enum class Overflow : unsigned { kSaturate, kSpecial };
 
 constexpr int kMaxScales = 4;
 
 // How the vector kernels get to y, and from y to codes; settled by the launch plan.
-enum class NormPath : unsigned char { kAny, kRoundedTwice };  // weight, both roundings, no offset
-enum class TargetPath : unsigned char { kAny, kDivide, kMultiply };  // native format, its full range
+enum class NormPath : unsigned { kAny, kRoundedTwice };  // weight, both roundings, no offset
+enum class TargetPath : unsigned { kAny, kDivide, kMultiply };  // native format, its full range
 
 // NOTE: the order is that of need. The first 64 bytes serve the loads, the next 64 the usual rest of a
-// kernel: each line of the constant cache that a kernel touches costs a short launch a miss.
+// kernel: each line of the constant cache that a kernel touches costs a short launch a miss. Small
+// numbers share words, since gfx942 has no scalar loads of bytes.
 struct RowArgs {
   // [rows, hidden] each, strides in elements; outputs are contiguous and null if not wanted.
   const void* first;   // x or gate
@@ -39,18 +40,18 @@ struct RowArgs {
   void* residual_out;
   void* y;
   void* q;  // [scale_count, rows, hidden], one byte an element
-  Dtype inner_dtype;    // of h * rstd (norm_dtype), or of SiLU (act_dtype)
-  Dtype sigmoid_dtype;  // kNone: SiLU in one step
-  Dtype y_dtype;
-  Dtype q_dtype;
-  Dtype scaled_dtype;
-  Quant quant;
-  Scaling scaling;
-  ScaleForm scale_form;
-  Overflow overflow;
-  NormPath norm_path;
-  TargetPath target_path;
-  unsigned char scale_count;
+  Dtype inner_dtype : 8;    // of h * rstd (norm_dtype), or of SiLU (act_dtype)
+  Dtype sigmoid_dtype : 8;  // kNone: SiLU in one step
+  Dtype y_dtype : 8;
+  Dtype q_dtype : 8;
+  Dtype scaled_dtype : 8;
+  Quant quant : 8;
+  Scaling scaling : 8;
+  ScaleForm scale_form : 8;
+  Overflow overflow : 8;
+  NormPath norm_path : 8;
+  TargetPath target_path : 8;
+  unsigned scale_count : 8;
   unsigned group;  // elements that share a scale (per-group)
   float inverse_hidden;
   float eps;
@@ -65,12 +66,11 @@ struct RowArgs {
   float amax_min;
   float scale_min;
   float scale_const;
-  Dtype first_dtype;
-  Dtype second_dtype;
-  Dtype weight_dtype;
-  Dtype sum_dtype;       // of x + residual
-  Dtype residual_dtype;  // of residual_out
-  unsigned char padding[3];
+  Dtype first_dtype : 8;
+  Dtype second_dtype : 8;
+  Dtype weight_dtype : 8;
+  Dtype sum_dtype : 8;       // of x + residual
+  Dtype residual_dtype : 8;  // of residual_out
 };
 
 static_assert(sizeof(RowArgs) == 200);
