@@ -1,13 +1,13 @@
-// A thread's share of the matmul: some weight rows with up to kPackedRows activation rows.
+// A thread's share of the matmul: some weight rows with the activation rows of one packing.
 //
 // The activations are widened to float32 once per call. Weight rows are taken kPanel at a time and
-// kDepth columns deep: widened into L1, multiplied with up to kRowBlock activation rows, and the sums
-// kept as vectors until the last column (skinny_gemm_tile.h). With few rows FP8 codes are widened to
-// fp16 only and the other dtypes are read where they lie, because a widening load is then cheaper
-// than a second pass.
+// kDepth columns deep: widened into L1, multiplied with up to kRowBlock activation rows, and the
+// sums kept as vectors until the last column (skinny_gemm_tile.h). With few rows FP8 codes are
+// widened to fp16 only and the other dtypes are read where they lie, because a widening load is then
+// cheaper than a second pass.
 //
 // float32 multiply-adds also beat the bf16 dot product: Sapphire Rapids starts one of those every
-// second cycle and two of these every cycle (measured 84 and 169 GFLOP/s per core, 2.6 GHz, 2026-11).
+// second cycle and two of these every cycle (84 and 169 GFLOP/s measured per core, 2026-11).
 #pragma once
 
 #include "skinny_gemm_problem.h"
@@ -200,7 +200,7 @@ class ColumnBlocks {
   }
 
   // Asks for the same columns of the next panel: a thread's own work until then hides the memory.
-  void prefetch(const T* codes, int64_t count) const {
+  void prefetch([[maybe_unused]] const T* codes, [[maybe_unused]] int64_t count) const {
 #if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
     const char* next = reinterpret_cast<const char*>(codes);
     const uintptr_t ahead = static_cast<uintptr_t>(kPanel * problem_.weight.row_bytes);
