@@ -1,0 +1,85 @@
+"""The operators called by hand: defaults, results, errors."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import mi300_inductor as mi
+
+FP8_MAX = torch.finfo(torch.float8_e4m3fn).max
+
+
+def rows(count=5, hidden=72):
+    x = torch.randn(count, hidden)
+    x[0, :3] = torch.tensor([300.0, 0.0, -1e-30])
+    return x.bfloat16()
+
+
+def same(got, want):
+    """Bit-equal but for one element in a thousand, which may be one rounding away."""
+    torch.testing.assert_close(got.float(), want.float(), rtol=2**-3, atol=2**-9)
+    assert (got.float() != want.float()).sum() <= max(1, got.numel() // 1000)
+
+
+def test_norms_have_the_defaults_of_torch():
+    x, residual, weight = rows(), rows(), torch.randn(72).bfloat16()
+    wide = weight.float() * F.rms_norm(x.float(), (72,), eps=1e-6)
+    same(mi.ops.rms_norm(x, weight), wide.bfloat16())
+    y, total = mi.ops.add_rms_norm(x, residual, weight, eps=1e-3)
+    assert torch.equal(total, x + residual)
+    same(y, (weight.float() * F.rms_norm(total.float(), (72,), eps=1e-3)).bfloat16())
+
+
+def test_static_quant_gives_codes_and_y_when_asked():
+    x, weight, scale = rows(), torch.randn(72).bfloat16(), torch.tensor([0.03])
+    q, y = mi.ops.rms_norm_quant(x, weight, scale)
+    assert y is None
+    want = (mi.ops.rms_norm(x, weight).float() / scale).clamp(-FP8_MAX, FP8_MAX)
+    same(q, want.to(torch.float8_e4m3fn))
+    q, total, y = mi.ops.add_rms_norm_quant(x, x, weight, [scale, 2 * scale], return_y=True)
+    assert q.shape == (2, 5, 72)
+    assert torch.equal(total, x + x)
+    same(q[1], (y.float() / (2 * scale)).clamp(-FP8_MAX, FP8_MAX).to(q.dtype))
+
+
+def test_dynamic_quant_scales_each_row_to_the_formats_maximum():
+    x = rows()
+    x[2] = 0
+    q, scale, y = mi.ops.rms_norm_quant_dynamic(x, return_y=True)
+    assert scale.shape == (5, 1)
+    torch.testing.assert_close(scale, (y.float().abs().amax(-1, True) / FP8_MAX).clamp_min(1e-12))
+    assert torch.equal(q[2].float(), torch.zeros(72))
+    assert q[:2].float().abs().amax(-1).tolist() == [FP8_MAX] * 2
+    same(q, (y.float() / scale).clamp(-FP8_MAX, FP8_MAX).to(q.dtype))
+
+
+def test_silu_mul_takes_the_halves_of_a_packed_projection():
+    gate, up = rows(5, 128).chunk(2, -1)
+    same(mi.ops.silu_mul(gate, up), F.silu(gate) * up)
+    scale = torch.tensor([0.5])
+    q, _ = mi.ops.silu_mul_quant(gate, up, scale)
+    want = ((F.silu(gate) * up).float() / scale).clamp(-FP8_MAX, FP8_MAX)
+    same(q, want.to(torch.float8_e4m3fn))
+    q, scale, _ = mi.ops.silu_mul_quant_dynamic(gate, up, group_size=16)
+    assert scale.shape == (5, 4)
+
+
+def test_skinny_gemm_is_a_linear():
+    a, weight, bias = rows(3), torch.randn(40, 72).bfloat16(), torch.randn(40).bfloat16()
+    got = mi.ops.skinny_gemm(a, weight, bias=bias)
+    want = a.double() @ weight.double().T + bias.double()
+    size = a.double().abs() @ weight.double().abs().T + bias.double().abs()
+    assert ((got.double() - want).abs() <= want.abs() * 2**-8 + size * 2**-20).all()
+    scale = torch.tensor([0.5])
+    q = rows(3).to(torch.float8_e4m3fn)
+    assert mi.ops.skinny_gemm(q, weight.to(q.dtype), scale, scale).dtype == torch.bfloat16
+
+
+def test_misspelt_and_wrong_arguments_are_refused():
+    x, scale = rows(), torch.tensor([1.0])
+    with pytest.raises(TypeError, match="rms_norm_quant: unknown argument; got clampmax, expected"):
+        mi.ops.rms_norm_quant(x, None, scale, clampmax=3.0)
+    with pytest.raises(TypeError, match="unknown argument; got group_size"):
+        mi.ops.silu_mul_quant(x, x, scale, group_size=8)
+    with pytest.raises(RuntimeError, match="rms_norm_quant: unsupported q_dtype; got torch.int8"):
+        mi.ops.rms_norm_quant(x.to("meta"), None, scale.to("meta"), q_dtype=torch.int8)
