@@ -17,7 +17,7 @@ RMSNorm (`rms_norm*`, `add_rms_norm*`), all arithmetic in fp32, rounded only whe
     h = x, or h = round_to(sum_dtype, x + residual) with residual_out = round_to(residual_dtype, h)
     rstd = 1 / sqrt(mean(h * h) + eps)
     y = round_to(y_dtype, round_to(norm_dtype, h * rstd) * (weight + weight_offset))
-    Without a weight y = round_to(y_dtype, h * rstd).
+    Without a weight the multiplication is left out; both roundings stay.
 
 SiLU * mul (`silu_mul*`), all arithmetic in fp32, rounded only where stated:
     sigmoid_dtype None:  act = round_to(act_dtype, gate / (1 + exp(-gate)))
