@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..kernels import reference
-from ..kernels.test_cpu_rows import F16, F32, OPS, named, ordered, same_bits
+from ..kernels.row_cases import F16, F32, OPS, named, ordered, same_bits
 
 
 def check_y(
