@@ -24,6 +24,7 @@ help:
 	@echo "make lint         ruff and mypy"
 	@echo "make format       let ruff format the Python"
 	@echo "make fuzz         the long run of the property tests"
+	@echo "make sanitize     the CPU kernels' tests under the address and undefined sanitizers"
 	@echo "make clean        remove .venv, out and caches of the tools"
 	@echo "PY=python uses your environment instead of .venv; DEVICE=cuda runs on your card."
 
@@ -48,6 +49,9 @@ format: $(test_env)
 
 fuzz: $(test_env)
 	$(PY) -m pytest -k fuzz --hypothesis-profile=fuzz $(ARGS)
+
+sanitize: $(test_env)
+	$(PY) -m tests.sanitized $(ARGS)
 
 clean:
 	rm -rf $(VENV) out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
