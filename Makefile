@@ -15,7 +15,7 @@ demo_env := $(VENV)/.demo
 test_env := $(VENV)/.test
 endif
 
-.PHONY: help demo test bench lint format fuzz clean
+.PHONY: help demo test bench lint format fuzz sanitize clean
 
 help:
 	@echo "make demo         compile an FP8 Llama; fusions, refusals, numerics, times; writes out/"
