@@ -6,6 +6,7 @@ import functools
 import hashlib
 import importlib
 import inspect
+import marshal
 import pkgutil
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -50,8 +51,16 @@ def user_spellings_key() -> str:
     digest = hashlib.sha256()
     for name in sorted(_user_spellings):
         for function in _user_spellings[name]:
-            digest.update(f"{name}:{inspect.getsource(function)}".encode())
+            digest.update(name.encode())
+            digest.update(_text_of(function))
     return digest.hexdigest() if _user_spellings else ""
+
+
+def _text_of(function: Callable[..., Any]) -> bytes:
+    try:
+        return inspect.getsource(function).encode()
+    except (OSError, TypeError):  # typed into an interpreter
+        return marshal.dumps(function.__code__)
 
 
 def spelling(meaning_name: str) -> Callable[[Function], Function]:
@@ -78,7 +87,9 @@ def spelling(meaning_name: str) -> Callable[[Function], Function]:
 
     def add(function: Function) -> Function:
         _check(meaning, function)
-        _user_spellings.setdefault(meaning_name, []).append(function)
+        present = _user_spellings.setdefault(meaning_name, [])
+        present[:] = [old for old in present if old.__qualname__ != function.__qualname__]
+        present.append(function)
         from mi300_inductor.graph.recognise import compiled
 
         compiled.cache_clear()
