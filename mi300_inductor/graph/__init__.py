@@ -23,7 +23,7 @@ from mi300_inductor.graph.recognise import Miss, recognise
 from mi300_inductor.graph.region import Plan
 from mi300_inductor.graph.registry import spelling, user_spellings_key
 from mi300_inductor.graph.rewrite import Rewriter
-from mi300_inductor.graph.rounding import mark_roundings, unmark_roundings
+from mi300_inductor.graph.rounding import keeps_roundings, mark_roundings, unmark_roundings
 from mi300_inductor.graph.summary import describe_fusion, describe_miss, describe_refused
 from mi300_inductor.report import Fusion, Rejection
 
@@ -85,7 +85,8 @@ def _run(graph: fx.Graph, disabled: frozenset[str]) -> PassResult:
     missing = why_not_here(graph) if recognition.facts else None
     if missing is not None:
         return PassResult((), (Rejection("pass", "", missing, "", "The graph runs unfused."),), ())
-    plan = fuse(recognition, canonical, Legality(graph, canonical), disabled)
+    legality = Legality(graph, canonical)
+    plan = fuse(recognition, canonical, legality, disabled, keeps_roundings())
     order = {node: index for index, node in enumerate(graph.nodes)}
     plan.regions.sort(key=lambda entry: min(order[node] for node in entry[1]))
     fused = tuple(describe_fusion(region, _ordered(nodes, order)) for region, nodes in plan.regions)

@@ -44,6 +44,12 @@ MATMULS = ("mm", "addmm", "scaled_mm")
 Producer = RmsNorm | SiluMul
 
 
+_LOST_ROUNDINGS = Refusal(
+    "this torch may have dropped the rounding of the quantised value before the pass ran",
+    "Set RoundingMarks() in torch._inductor.config.joint_custom_pre_pass, or use backend='mi300'.",
+)
+
+
 @dataclass(frozen=True, eq=False)
 class Reader:
     """A quantisation that reads a producer's result, rounded to `y_dtype`."""
@@ -65,8 +71,13 @@ def fuse(
     canonical: Canonicaliser,
     legality: Legality,
     disabled: frozenset[str],
+    has_roundings: bool = True,
 ) -> Plan:
-    """Composes the facts of a graph into regions that do not overlap."""
+    """Composes the facts of a graph into regions that do not overlap.
+
+    `has_roundings` says whether the graph still rounds to halves wherever the model does; if not,
+    a quantisation may read a norm or activation that lacks its rounding.
+    """
     facts = recognition.facts
     plan = Plan()
     scales = {f.root: f for f in facts if isinstance(f, DynamicScale)}
@@ -76,6 +87,8 @@ def fuse(
     for fact in facts:
         if isinstance(fact, Quantize):
             found = _reader(fact, scales, producers, recognition.refused)
+            if isinstance(found, Reader) and not has_roundings:
+                found = _LOST_ROUNDINGS
             if isinstance(found, Refusal):
                 unread[fact] = found
             else:

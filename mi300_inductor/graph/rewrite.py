@@ -21,6 +21,8 @@ from mi300_inductor.graph.region import Region
 from mi300_inductor.graph.term import Term, same_dim, same_shape
 from mi300_inductor.op_schemas import overload
 
+_PERMUTE = torch.ops.aten.permute.default
+
 
 class Rewriter:
     """Rewrites regions of one graph; call `finish` after the last one."""
@@ -49,7 +51,10 @@ class Rewriter:
         return call
 
     def finish(self) -> None:
-        """Sorts the graph so that every value is defined before it is used, and checks it."""
+        """Erases transposes that nobody reads now, sorts the graph and checks it."""
+        for node in self._graph.find_nodes(op="call_function", target=_PERMUTE):
+            if not node.users:
+                self._graph.erase_node(node)
         nodes = [node for node in self._graph.nodes if node.op != "output"]
         dag: networkx.DiGraph[fx.Node] = networkx.DiGraph()
         dag.add_nodes_from(nodes)
@@ -133,12 +138,11 @@ class Rewriter:
 
     def _transposed(self, node: fx.Node, like: fx.Node) -> fx.Node:
         """The [n, k] tensor of which a matmul's second operand is the transpose."""
-        permute = torch.ops.aten.permute.default
-        if node.target is permute and list(node.args[1]) in ([1, 0], [-1, -2]):  # type: ignore[arg-type]
+        if node.target is _PERMUTE and list(node.args[1]) in ([1, 0], [-1, -2]):  # type: ignore[arg-type]
             source = node.args[0]
             assert isinstance(source, fx.Node)
             return source
-        return self._new(permute, (node, [1, 0]), like)
+        return self._new(_PERMUTE, (node, [1, 0]), like)
 
     def _redirect(self, region: Region, call: fx.Node, like: fx.Node) -> None:
         returns = [ret.name for ret in call.target._schema.returns]  # type: ignore[union-attr]

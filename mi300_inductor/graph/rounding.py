@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, fx
 
+from mi300_inductor.inductor import has_hook
 from mi300_inductor.op_schemas import NAMESPACE
 
 _KEPT = (torch.bfloat16, torch.float16)
@@ -37,9 +38,19 @@ def drops_roundings() -> bool:
     return tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 13)
 
 
-def mark_roundings(gm: fx.GraphModule) -> None:
-    """Joint-graph hook: keeps every narrowing cast that is widened again, where torch would not."""
-    if not drops_roundings():
+def keeps_roundings() -> bool:
+    """Whether a post-grad graph still has all roundings: torch keeps them, or our hook does."""
+    return not drops_roundings() or has_hook("joint_custom_pre_pass")
+
+
+def mark_roundings(gm: fx.GraphModule, is_needed: bool | None = None) -> None:
+    """Joint-graph hook: keeps every narrowing cast that is widened again, where torch would not.
+
+    Args:
+        gm: The joint graph; changed in place.
+        is_needed: Whether this torch drops such casts; None finds out.
+    """
+    if not (drops_roundings() if is_needed is None else is_needed):
         return
     for node in list(gm.graph.find_nodes(op="call_function", target=_CONVERT)):
         source = node.args[0]

@@ -79,6 +79,7 @@ def run(
     disable: Sequence[str] = (),
     dynamic: bool | None = False,
     grad: bool = False,
+    marks: bool = True,
     before_pass: Callable[[fx.GraphModule], None] | None = None,
 ) -> Run:
     """Runs a function once in eager and once through the pass, each on its own copy of `args`."""
@@ -103,7 +104,7 @@ def run(
         return call
 
     def backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-        patches = {"joint_custom_pre_pass": RoundingMarks(), "fx_graph_cache": False}
+        patches = {"joint_custom_pre_pass": RoundingMarks() if marks else None}
         with functorch_config.patch(enable_autograd_cache=False):
             return compile_fx.compile_fx(
                 gm, example_inputs, inner_compile=inner, config_patches=patches
