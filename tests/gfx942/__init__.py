@@ -1,1 +1,1 @@
-"""The product's gfx942 kernels, executed: the bytes that ship, planned by the product's own plan."""
+"""The product's gfx942 kernels, executed: the bytes that ship, planned by the product's plan."""

@@ -1,4 +1,4 @@
-"""Norm and SiLU operators on the executor: problem, plan and arguments as the operators make them."""
+"""Norm and SiLU operators on the executor: problem and arguments as the operators make them."""
 
 from __future__ import annotations
 

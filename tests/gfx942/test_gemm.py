@@ -94,7 +94,7 @@ def _cases() -> list[GemmCase]:
 CASES = _cases()
 
 
-def _check(case: GemmCase, given: dict[str, Tensor | None], got: Tensor) -> None:
+def check_product(case: GemmCase, given: dict[str, Tensor | None], got: Tensor) -> None:
     names = ("a", "weight", "scale_a", "scale_b", "bias", "addend")
     values = [given.get(name) for name in names]
     exact = reference.skinny_gemm(*values, torch.float64)  # type: ignore[arg-type]
@@ -114,4 +114,6 @@ def test_kernel_equals_the_product(case):
     given = case.operands()
     call = case.prepare(given)
     assert call.plan(case.cu_count).launch_count > 0
-    _check(case, given, call.run(Schedule(seed=case.n, resident=2, noise=case.k), case.cu_count))
+    check_product(
+        case, given, call.run(Schedule(seed=case.n, resident=2, noise=case.k), case.cu_count)
+    )

@@ -42,7 +42,7 @@ def _converted(given: dict[str, Any], y: Tensor, scale: Tensor) -> Tensor:
     return value.clamp(given["clamp_min"], given["clamp_max"])
 
 
-def _check(case: Case, given: dict[str, Any], got: dict[str, Tensor]) -> None:
+def check_rows(case: Case, given: dict[str, Any], got: dict[str, Tensor]) -> None:
     expected = _reference(case, given)
     if "residual_out" in got:
         assert_close_floats(got["residual_out"], expected["residual_out"], 0, "residual_out")
@@ -67,4 +67,4 @@ def test_kernel_equals_the_formula(case):
     given = case.build()
     call = prepare(case.op, given, misalign=case.misalign)
     schedule = Schedule(seed=case.hidden, resident=2, noise=case.hidden)
-    _check(case, given, call.run(schedule, case.cu_count))
+    check_rows(case, given, call.run(schedule, case.cu_count))
