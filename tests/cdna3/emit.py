@@ -83,7 +83,8 @@ def _bitwise(entry: Semantics) -> list[str]:
     lines.append(f"for (int way = 0; way < {1 << len(names)}; way++) {{")
     for k, name in enumerate(names):
         lines.append(
-            f"{kind} {name} = way >> {k} & 1 ? v{name} | ({kind})u{name} : v{name} & ~({kind})u{name};"
+            f"{kind} {name} = way >> {k} & 1 ? v{name} | ({kind})u{name} "
+            f": v{name} & ~({kind})u{name};"
         )
     lines.append(f"{entry.code}; all &= x; any |= x; }}")
     lines.append("u64 undefined = all ^ any;")
@@ -104,7 +105,8 @@ def _fetch(kind: str, k: int, name: str) -> str:
     bits, is_float, _ = _LANE[kind]
     if bits == 64:
         low_only = int(kind == "low64")
-        return f"u64 b{name}[kLanes]; const u64 *p{name} = source64(w, i, {k}, b{name}, {is_float}, {low_only});"
+        call = f"source64(w, i, {k}, b{name}, {is_float}, {low_only})"
+        return f"u64 b{name}[kLanes]; const u64 *p{name} = {call};"
     return (
         f"u32 b{name}[kLanes]; const u32 *p{name} = source(w, i, {k}, b{name}, {bits}, {is_float});"
     )
@@ -212,7 +214,7 @@ def _function(name: str, entry: Semantics) -> str:
 
 
 def emit_engine() -> str:
-    """C source of the engine: the runtime headers, a function per instruction, the handler table."""
+    """C source of the engine: runtime headers, a function per instruction, the handler table."""
     parts = ['#include "arithmetic.h"\n#include "lds.h"\n']
     handlers = []
     for name, entry in TABLE.items():

@@ -194,8 +194,8 @@ def _set_offsets(out: CInstruction, line: Line, mods: Modifiers) -> None:
 def _decode(line: Line, kernel: KernelDescriptor, out: CInstruction) -> None:
     if line.mnemonic not in TABLE:
         raise CodeObjectError(
-            f"unknown instruction {line.text!r} at pc 0x{line.pc:x} ({line.location}); expected one "
-            "of the semantic table. Add it to tests/cdna3/semantics."
+            f"unknown instruction {line.text!r} at pc 0x{line.pc:x} ({line.location}); expected "
+            "one of the semantic table. Add it to tests/cdna3/semantics."
         )
     entry = TABLE[line.mnemonic]
     texts, words = split_operands(line.operands)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Semantics:
-    """One instruction: how it is executed (`form`), its operands, its meaning, its counter class."""
+    """One instruction: how it is executed (`form`), its operands, meaning and counter class."""
 
     form: str  # "scalar", "bitwise", "vector" or "call"
     signature: str

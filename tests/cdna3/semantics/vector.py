@@ -158,7 +158,8 @@ for _kind in ("i32", "u32"):
         )
     _INTEGER[f"v_med3_{_kind}"] = (
         f"{_kind} = {_kind} {_kind} {_kind}",
-        f"{_kind} low = a < b ? a : b, high = a < b ? b : a; r = c < low ? low : c > high ? high : c",
+        f"{_kind} low = a < b ? a : b, high = a < b ? b : a; "
+        "r = c < low ? low : c > high ? high : c",
     )
 
 _HALF = {
