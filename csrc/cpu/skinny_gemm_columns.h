@@ -3,8 +3,8 @@
 // The activations are widened to float32 once per call. Weight rows are taken kPanel at a time and
 // kDepth columns deep: widened into L1, multiplied with up to kRowBlock activation rows, and the
 // sums kept as vectors until the last column (skinny_gemm_tile.h). With few rows FP8 codes are
-// widened to fp16 only and the other dtypes are read where they lie, because a widening load is then
-// cheaper than a second pass.
+// widened to fp16 only and the other dtypes are read where they lie, because a widening load is
+// then cheaper than a second pass.
 //
 // float32 multiply-adds also beat the bf16 dot product: Sapphire Rapids starts one of those every
 // second cycle and two of these every cycle (84 and 169 GFLOP/s measured per core, 2026-11).

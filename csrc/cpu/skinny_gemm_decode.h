@@ -1,15 +1,15 @@
 // Widening of operand rows: FP8 codes to fp16, and bf16, fp16 and float32 to float32.
 //
-// Every FP8 value times 2^(bias - 15) is an fp16 value, subnormals included, and the hardware's fp16
-// conversion is not slowed by subnormals. A sign-extended e4m3 code shifted left by 7 has its sign
-// and its mantissa where fp16 has them and its exponent in the low four of the five exponent bits.
-// The power of two (`kFp16Scale`) is put on the activations. Only the NaN codes come out finite: they
-// are looked for in the raw bytes, 64 at a time, and then one NaN is written into the row, since
-// every sum over a row with a NaN in it is NaN.
+// Every FP8 value times 2^(bias - 15) is an fp16 value, subnormals included, and the hardware's
+// fp16 conversion is not slowed by subnormals. A sign-extended e4m3 code shifted left by 7 has its
+// sign and its mantissa where fp16 has them and its exponent in the low four of the five exponent
+// bits. The power of two (`kFp16Scale`) is put on the activations. Only the NaN codes come out
+// finite: they are looked for in the raw bytes, 64 at a time, and then one NaN is written into the
+// row, since every sum over a row with a NaN in it is NaN.
 //
 // Bound: at one row of activations the weights are read from memory at about 4 bytes per cycle and
-// core, so 16 codes have 8 slots of the two vector ports; decode and sum take about 4 (1.0 ns per 16
-// codes in cache at 2.6 GHz, one core, 2026-11).
+// core, so 16 codes have 8 slots of the two vector ports; decode and sum take about 4 (1.0 ns per
+// 16 codes in cache at 2.6 GHz, one core, 2026-11).
 #pragma once
 
 #include <c10/util/Float8_e4m3fn.h>

@@ -1,9 +1,9 @@
 // The register tile of the matmul and the sums over lanes that end it.
 //
-// An output's sum over k is kept in the lanes of one vector: lane l sums the k that are l modulo the
-// vector's width, in rising order, and the lanes are added in a fixed tree at the end. No blocking
-// enters this order, so an output's bits depend on its own row and column only: not on the number of
-// rows, the tile it falls in, or the thread that computes it.
+// An output's sum over k is kept in the lanes of one vector: lane l sums the k that are l modulo
+// the vector's width, in rising order, and the lanes are added in a fixed tree at the end. No
+// blocking enters this order, so an output's bits depend on its own row and column only: not on
+// the number of rows, the tile it falls in, or the thread that computes it.
 //
 // Bound: fused multiply-adds on two ports. A tile of 4 activation rows by kPanel weight rows needs
 // 4 + kPanel loads from L1 for 4 * kPanel of them.
