@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mi300_inductor.backend import explain, mi300
     from mi300_inductor.contract import ContractError
     from mi300_inductor.fusion_pass import FusionPass, RoundingMarks
-    from mi300_inductor.graph import spelling
+    from mi300_inductor.graph.registry import spelling
     from mi300_inductor.quantize import quantize_
     from mi300_inductor.report import Fusion, Rejection, Report, last_report
 
