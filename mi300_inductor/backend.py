@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 import mi300_inductor.ops  # noqa: F401  (registers the operators)
 from mi300_inductor import inductor
@@ -47,6 +47,9 @@ def mi300(
         ContractError: if `expect` or `strict` is not kept.
     """
     parsed = Options.parse(mode, options)
+    if any(isinstance(value, Tensor) and value.device.type == "meta" for value in example_inputs):
+        # Tensors without data: Inductor fails on them, and there is nothing to speed up.
+        return gm.forward
     inductor.fix_model_floats(gm)
     # Unfused parts must round as eager does, too. The user's own setting wins.
     patches = {"emulate_precision_casts": True, **dict(parsed.inductor)}
