@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mi300_inductor.graph.meaning import Matmul, Meaning, Refusal
-from mi300_inductor.graph.spelling import Match, shape_text
+from mi300_inductor.graph.spelling import Match
 from mi300_inductor.graph.term import (
     FP8_DTYPES,
     HALF_DTYPES,
@@ -20,6 +20,7 @@ from mi300_inductor.graph.term import (
     count,
     same_dim,
 )
+from mi300_inductor.graph.words import shape_text
 
 MAX_ROWS = 64  # above it a matmul is bound by arithmetic, which the vendor library does best
 M, N, K = 5, 112, 48

@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from mi300_inductor.graph.meaning import Meaning, Refusal, SiluMul
-from mi300_inductor.graph.spelling import HIDDEN, ROWS, Match, describe
+from mi300_inductor.graph.spelling import HIDDEN, ROWS, Match
 from mi300_inductor.graph.term import FLOAT_DTYPES, Term, held_dtype, strip
+from mi300_inductor.graph.words import describe
 
 
 def silu_mul(gate: Tensor, up: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from mi300_inductor.graph.canonicalise import Canonicaliser
+from mi300_inductor.graph.epilogue import addends_of, matmul_regions
 from mi300_inductor.graph.legality import Legality
 from mi300_inductor.graph.meaning import (
     DynamicScale,
@@ -26,44 +27,21 @@ from mi300_inductor.graph.meaning import (
     RmsNorm,
     SiluMul,
 )
+from mi300_inductor.graph.readers import Producer, Reader, read_by, source_of_value
 from mi300_inductor.graph.recognise import Recognition
 from mi300_inductor.graph.region import Plan, Region
 from mi300_inductor.graph.term import (
     FLOAT_DTYPES,
     Term,
-    held_dtype,
-    is_transparent_view,
     operand_classes,
-    same_dim,
-    same_shape,
     strip,
 )
-from mi300_inductor.op_schemas import FP8_DTYPES, MAX_SCALES
-
-MATMULS = ("mm", "addmm", "scaled_mm")
-Producer = RmsNorm | SiluMul
-
+from mi300_inductor.op_schemas import MAX_SCALES
 
 _LOST_ROUNDINGS = Refusal(
     "this torch may have dropped the rounding of the quantised value before the pass ran",
     "Set RoundingMarks() in torch._inductor.config.joint_custom_pre_pass, or use backend='mi300'.",
 )
-
-
-@dataclass(frozen=True, eq=False)
-class Reader:
-    """A quantisation that reads a producer's result, rounded to `y_dtype`."""
-
-    quantize: Quantize
-    y_dtype: torch.dtype
-    dynamic: DynamicScale | None
-    group_size: int
-
-    def key(self) -> tuple[object, ...]:
-        """Readers with equal keys can share one operator (static scales only)."""
-        if self.dynamic is not None:
-            return ("dynamic", self.quantize.root.node.name)
-        return ("static", self.y_dtype, *self.quantize.target())
 
 
 def fuse(
@@ -86,22 +64,22 @@ def fuse(
     unread: dict[Quantize, Refusal] = {}
     for fact in facts:
         if isinstance(fact, Quantize):
-            found = _reader(fact, scales, producers, recognition.refused)
+            found = read_by(fact, scales, producers, recognition.refused)
             if isinstance(found, Reader) and not has_roundings:
                 found = _LOST_ROUNDINGS
             if isinstance(found, Refusal):
                 unread[fact] = found
             else:
-                readers[_source(fact.y)].append(found)
+                readers[source_of_value(fact.y)].append(found)
     fused: set[Fact] = set()
     casts = _casts_of(canonical)
     for root in sorted(producers, key=lambda root: (-len(readers[root]), root.node.name)):
         candidates = _candidates(producers[root], readers[root], casts)
         _take_first(plan, legality, [c for c in candidates if c.kind not in disabled], fused)
-    addends = _addends_of(canonical)
+    addends = addends_of(canonical)
     for fact in facts:
         if isinstance(fact, Matmul) and "skinny_gemm" not in disabled:
-            _take_first(plan, legality, list(_matmul_regions(fact, addends)), fused)
+            _take_first(plan, legality, list(matmul_regions(fact, addends)), fused)
         elif isinstance(fact, Quantize) and fact not in fused:
             reason = unread.get(fact) or Refusal(
                 "the norm or activation that feeds it was fused without it",
@@ -126,74 +104,6 @@ def _take_first(
         refusals[region.kind] = result
     for kind, refusal in list(refusals.items())[:1]:
         plan.refuse(kind, candidates[0].rows, [refusal])
-
-
-def _source(y: Term) -> Term:
-    """The value behind casts and views, views that split the last dimension included."""
-    y = strip(y)
-    while y.op == "view" and _split(y):
-        y = strip(y.args[0])
-    return y
-
-
-def _split(view: Term) -> int:
-    """Group size of a view that splits the last dimension into groups; 0 for other views."""
-    old, new = view.args[0].shape, view.shape
-    if not old or not new or is_transparent_view(view):
-        return 0
-    hidden, group = old[-1], new[-1]
-    if isinstance(hidden, int) and isinstance(group, int) and 0 < group < hidden:
-        return group if hidden % group == 0 else 0
-    return 0
-
-
-def _reader(
-    fact: Quantize,
-    scales: dict[Term, DynamicScale],
-    producers: dict[Term, Producer],
-    refused: Mapping[Term, Refusal],
-) -> Reader | Refusal:
-    """How a quantisation reads a norm or activation, or why it does not."""
-    producer = producers.get(_source(fact.y))
-    if producer is None:
-        return Refusal(
-            "the quantised value is not the result of an RMSNorm or of SiLU*mul, so there is no "
-            "kernel to merge it into",
-            "Nothing to change: Inductor compiles the quantisation.",
-        )
-    if fact.root.dtype not in FP8_DTYPES:
-        names = ", ".join(str(dtype) for dtype in FP8_DTYPES)
-        return Refusal(f"{fact.root.dtype} is not supported, expected one of {names}", "Use one.")
-    y_dtype = held_dtype(fact.y)
-    group = next((_split(v) for v in _views(fact.y)), 0)
-    if y_dtype is None:
-        return Refusal("the value is rounded twice before it is quantised", "Cast once.")
-    dynamic = scales.get(fact.scale)
-    if dynamic is not None and _same_value(dynamic.y, fact.y, dynamic.over):
-        size = 0 if dynamic.over == "all" else group or -1
-        return Reader(fact, y_dtype, dynamic, size)
-    if all(same_dim(dim, 1) for dim in fact.scale.shape):
-        return Reader(fact, y_dtype, None, 0)
-    if fact.scale in refused:
-        return refused[fact.scale]
-    return Refusal(
-        f"the scale {fact.scale.node.name} has one value per row but does not follow from the "
-        "largest absolute value of that row in a known way",
-        "Compute it as y.abs().amax(-1, keepdim=True).float() / 448, or use one static scale.",
-    )
-
-
-def _views(y: Term) -> Iterator[Term]:
-    while y.op in ("cast", "view"):
-        if y.op == "view" and _split(y):
-            yield y
-        y = y.args[0]
-
-
-def _same_value(amax_of: Term, quantised: Term, over: str) -> bool:
-    if _source(amax_of) is not _source(quantised) or held_dtype(amax_of) != held_dtype(quantised):
-        return False
-    return over == "all" or same_dim(amax_of.shape[-1], quantised.shape[-1])
 
 
 def _casts_of(canonical: Canonicaliser) -> dict[Term, list[Term]]:
@@ -329,51 +239,3 @@ def _producer_arguments(
         "norm_dtype": producer.norm_dtype,
         "y_dtype": y_dtype,
     }
-
-
-def _addends_of(canonical: Canonicaliser) -> dict[Term, list[tuple[Term, Term]]]:
-    """Matmul to the additions that read its result through views, each with the other operand."""
-    found: dict[Term, list[tuple[Term, Term]]] = defaultdict(list)
-    for add in canonical.terms:
-        if add.op != "add" or len(add.args) != 2 or not add.nodes:
-            continue
-        for operand, other in (add.args, add.args[::-1]):
-            product = operand
-            while is_transparent_view(product):
-                product = product.args[0]
-            if product.op in MATMULS and same_shape(operand.shape, add.shape):
-                found[product].append((add, other))
-    return found
-
-
-def _matmul_regions(
-    fact: Matmul, addends: Mapping[Term, list[tuple[Term, Term]]]
-) -> Iterator[Region]:
-    """A matmul with the addition behind it in its epilogue, which saves a kernel, and alone."""
-    dtype = fact.root.dtype
-    for add, other in addends.get(fact.root, ()):
-        is_whole = same_shape(other.shape, add.shape)
-        is_row = len(other.shape) == 1 and same_dim(other.shape[0], add.shape[-1])
-        if add.dtype == other.dtype == dtype and (is_whole or is_row) and other.nodes:
-            yield _matmul_region(fact, add, other)
-    yield _matmul_region(fact, fact.root, None)
-
-
-def _matmul_region(fact: Matmul, result: Term, addend: Term | None) -> Region:
-    inputs: dict[str, Term | list[Term] | None] = {
-        "a": fact.a,
-        "weight": fact.b,
-        "scale_a": fact.scale_a,
-        "scale_b": fact.scale_b,
-        "bias": fact.bias,
-        "addend": addend,
-    }
-    return Region(
-        kind="skinny_gemm",
-        op="skinny_gemm",
-        inputs=inputs,
-        params={"out_dtype": fact.root.dtype},
-        outputs={"out": [[result]]},
-        rows=fact.root,
-        facts=(fact,),
-    )

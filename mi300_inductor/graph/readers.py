@@ -1,0 +1,100 @@
+"""How a quantisation reads the result of a norm or an activation, or why it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from mi300_inductor.graph.meaning import DynamicScale, Quantize, Refusal, RmsNorm, SiluMul
+from mi300_inductor.graph.term import Term, held_dtype, is_transparent_view, same_dim, strip
+from mi300_inductor.op_schemas import FP8_DTYPES
+
+Producer = RmsNorm | SiluMul
+
+
+@dataclass(frozen=True, eq=False)
+class Reader:
+    """A quantisation that reads a producer's result, rounded to `y_dtype`."""
+
+    quantize: Quantize
+    y_dtype: torch.dtype
+    dynamic: DynamicScale | None
+    group_size: int
+
+    def key(self) -> tuple[object, ...]:
+        """Readers with equal keys can share one operator (static scales only)."""
+        if self.dynamic is not None:
+            return ("dynamic", self.quantize.root.node.name)
+        return ("static", self.y_dtype, *self.quantize.target())
+
+
+def source_of_value(y: Term) -> Term:
+    """The value behind casts and views, views that split the last dimension included."""
+    y = strip(y)
+    while y.op == "view" and _split(y):
+        y = strip(y.args[0])
+    return y
+
+
+def _split(view: Term) -> int:
+    """Group size of a view that splits the last dimension into groups; 0 for other views."""
+    old, new = view.args[0].shape, view.shape
+    if not old or not new or is_transparent_view(view):
+        return 0
+    hidden, group = old[-1], new[-1]
+    if isinstance(hidden, int) and isinstance(group, int) and 0 < group < hidden:
+        return group if hidden % group == 0 else 0
+    return 0
+
+
+def read_by(
+    fact: Quantize,
+    scales: dict[Term, DynamicScale],
+    producers: dict[Term, Producer],
+    refused: Mapping[Term, Refusal],
+) -> Reader | Refusal:
+    """How a quantisation reads a norm or activation, or why it does not."""
+    producer = producers.get(source_of_value(fact.y))
+    if producer is None:
+        return Refusal(
+            "the quantised value is not the result of an RMSNorm or of SiLU*mul, so there is no "
+            "kernel to merge it into",
+            "Nothing to change: Inductor compiles the quantisation.",
+        )
+    if fact.root.dtype not in FP8_DTYPES:
+        names = ", ".join(str(dtype) for dtype in FP8_DTYPES)
+        return Refusal(f"{fact.root.dtype} is not supported, expected one of {names}", "Use one.")
+    y_dtype = held_dtype(fact.y)
+    group = next((_split(v) for v in _views(fact.y)), 0)
+    if y_dtype is None:
+        return Refusal("the value is rounded twice before it is quantised", "Cast once.")
+    dynamic = scales.get(fact.scale)
+    if dynamic is not None and _same_value(dynamic.y, fact.y, dynamic.over):
+        size = 0 if dynamic.over == "all" else group or -1
+        return Reader(fact, y_dtype, dynamic, size)
+    if all(same_dim(dim, 1) for dim in fact.scale.shape):
+        return Reader(fact, y_dtype, None, 0)
+    if fact.scale in refused:
+        return refused[fact.scale]
+    return Refusal(
+        f"the scale {fact.scale.node.name} has one value per row but does not follow from the "
+        "largest absolute value of that row in a known way",
+        "Compute it as y.abs().amax(-1, keepdim=True).float() / 448, or use one static scale.",
+    )
+
+
+def _views(y: Term) -> Iterator[Term]:
+    while y.op in ("cast", "view"):
+        if y.op == "view" and _split(y):
+            yield y
+        y = y.args[0]
+
+
+def _same_value(amax_of: Term, quantised: Term, over: str) -> bool:
+    if source_of_value(amax_of) is not source_of_value(quantised) or held_dtype(
+        amax_of
+    ) != held_dtype(quantised):
+        return False
+    return over == "all" or same_dim(amax_of.shape[-1], quantised.shape[-1])

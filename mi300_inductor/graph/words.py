@@ -1,0 +1,44 @@
+"""Terms in words, for reasons that users read."""
+
+from __future__ import annotations
+
+from mi300_inductor.graph.term import Term
+
+
+def in_words(term: Term) -> str:
+    """An operation in words for a reason."""
+    if term.is_const:
+        return f"the number {term.value:g}"
+    words = {
+        "mul": "a multiplication",
+        "add": "an addition",
+        "sub": "a subtraction",
+        "div": "a division",
+        "mean": "a mean over the last dimension",
+        "mean_other": "a mean over other dimensions",
+        "sum": "a sum over the last dimension",
+        "amax": "a maximum over the last dimension"
+        if term.attrs[:1] != ("all",)
+        else "a maximum over the whole tensor",
+        "max": "a lower bound",
+        "min": "an upper bound",
+        "to_fp8": "a cast to an FP8 dtype",
+    }
+    return words.get(term.op, term.op if term.op != "leaf" else "a value")
+
+
+def describe(term: Term) -> str:
+    """A term in words for a reason: the operation, and the node where there is one."""
+    text = in_words(term)
+    if not term.nodes:
+        return text
+    node = term.node
+    target = getattr(node.target, "__name__", str(node.target))
+    if term.op == "leaf":
+        text = "a graph input" if node.op == "placeholder" else f"the result of {target}"
+    return f"{text} ({node.name})"
+
+
+def shape_text(term: Term) -> str:
+    """A shape as `[2, s0, 64]`."""
+    return "[" + ", ".join(str(d) for d in term.shape) + "]"
