@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from mi300_inductor.options import KINDS, Expectation, Options
 from mi300_inductor.report import GraphReport, Rejection, Report
+from mi300_inductor.report_text import counted
 
 
 class ContractError(RuntimeError):
@@ -33,8 +34,8 @@ def check_graph(graph: GraphReport, options: Options) -> None:
         refused = [item for item in graph.rejected if _counts(item, options)]
         if refused:
             raise ContractError(
-                f"strict: a candidate was not fused; got {len(refused)} refusals in graph "
-                f"{graph.name}, expected none. Follow the hints below, or disable the kind.\n\n"
+                f"strict: a candidate was not fused; got {counted(len(refused), 'refusal')} in "
+                f"graph {graph.name}, expected none. Follow the hints below, or disable the kind.\n\n"
                 f"{Report.of((graph,))}"
             )
 

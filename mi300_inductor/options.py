@@ -118,7 +118,8 @@ def _own_names() -> list[str]:
 
 def _unknown_name(name: str, inductor_names: Iterable[str]) -> str:
     own = sorted([*_own_names(), "mode"])
-    names = sorted(inductor_names)
+    # What Inductor accepts but keeps to itself is not worth proposing.
+    names = sorted(n for n in inductor_names if not n.startswith("_") and not n.isupper())
     close = difflib.get_close_matches(name, [*own, *names], 1)
     guess = f"Did you mean {close[0]!r}? " if close else ""
     return (

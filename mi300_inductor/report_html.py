@@ -13,7 +13,13 @@ from mi300_inductor.report import Fusion, GraphReport, Rejection, Report
 from mi300_inductor.report_graph import KIND_COLOURS, short_source
 from mi300_inductor.report_page import SCRIPT, STYLE
 from mi300_inductor.report_svg import graph_svg
-from mi300_inductor.report_text import add_bytes, bytes_text, graphs_text, group_rejections
+from mi300_inductor.report_text import (
+    add_bytes,
+    bytes_text,
+    counted,
+    graphs_text,
+    group_rejections,
+)
 
 
 def report_html(report: Report) -> str:
@@ -132,8 +138,8 @@ def _graph(number: int, graph: GraphReport) -> str:
     state = "read back from Inductor's cache" if graph.cached else "compiled now"
     facts = [
         state,
-        f"{len(graph.fused)} fusions",
-        f"{len(graph.rejected)} refusals",
+        counted(len(graph.fused), "fusion"),
+        counted(len(graph.rejected), "refusal"),
         *(f"expected {item}" for item in graph.expected),
     ]
     sides = "".join(

@@ -15,7 +15,8 @@ WIDTH = 64
 
 def report_text(report: Report) -> str:
     """Tables of the fusions and the refusals, equal ones counted together."""
-    parts = [f"{graphs_text(report)}: {len(report.fused)} fusions, {len(report.rejected)} refusals"]
+    fusions = counted(len(report.fused), "fusion")
+    parts = [f"{graphs_text(report)}: {fusions}, {counted(len(report.rejected), 'refusal')}"]
     if report.fused:
         parts += ["Fused", _fused_table(report.fused)]
     if report.rejected:
@@ -29,8 +30,13 @@ def graphs_text(report: Report) -> str:
         return f"{report.graphs[-1].name}, the newest of {len(report.graphs)} graphs"
     names = ", ".join(graph.name for graph in report.graphs[:8])
     more = len(report.graphs) - 8
-    count = len(report.graphs)
-    return f"{count} graph{'s' * (count != 1)} ({names}{f' and {more} more' if more > 0 else ''})"
+    graphs = counted(len(report.graphs), "graph")
+    return f"{graphs} ({names}{f' and {more} more' if more > 0 else ''})"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 graph`, `2 graphs`."""
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def add_bytes(values: Sequence[int | str]) -> int | str:
@@ -42,9 +48,19 @@ def add_bytes(values: Sequence[int | str]) -> int | str:
 
 
 def bytes_text(value: int | str) -> str:
-    """A byte count for people: `3.2 MB`, or the expression as it is."""
-    if isinstance(value, str):
+    """A byte count for people: `3.2 MB`, or `2.4 MB*s0 + 25 MB` for an expression in sizes."""
+    if isinstance(value, int):
+        return _amount_text(value)
+    terms = sympy.Add.make_args(sympy.sympify(value))
+    parts = [term.as_coeff_Mul() for term in sorted(terms, key=lambda term: term.is_number)]
+    if not all(number.is_Integer and number > 0 for number, _ in parts):
         return value
+    return " + ".join(
+        _amount_text(int(number)) + (f"*{rest}" if rest != 1 else "") for number, rest in parts
+    )
+
+
+def _amount_text(value: int) -> str:
     amount = float(value)
     for unit in ("B", "kB", "MB", "GB"):
         if abs(amount) < 1000 or unit == "GB":

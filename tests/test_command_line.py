@@ -39,7 +39,7 @@ def test_explain_prints_and_saves_the_report(capsys, tmp_path):
     factory = f"{tmp_path / 'model.py'}:norm"
     assert main(["explain", factory, "--out", str(tmp_path / "out")]) == 0
     text = capsys.readouterr().out
-    assert "1 graph (0/0 inference): 1 fusions, 0 refusals" in text
+    assert "1 graph (0/0 inference): 1 fusion, 0 refusals" in text
     assert json.loads((tmp_path / "out" / "report.json").read_text())["counts"] == {"rms_norm": 1}
 
 

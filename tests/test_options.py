@@ -60,6 +60,8 @@ def test_unknown_name_lists_ours_and_inductors_and_guesses():
     for name in ("debug_dir", "disable", "expect", "mode", "strict", "max_autotune"):
         assert name in text
     assert "Did you mean 'expect'?" in text
+    assert " _micro_pipeline_tp" not in text and "TYPE_CHECKING" not in text
+    assert Options.parse(options={"_micro_pipeline_tp": True}).inductor
     with pytest.raises(RuntimeError, match="Did you mean 'max_autotune'"):
         Options.parse(options={"max_autotun": True})
 

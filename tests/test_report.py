@@ -107,8 +107,10 @@ def test_bytes_are_added_with_symbols():
     assert add_bytes(["4*s0", "2*s0", 8]) == "6*s0 + 8"
     assert add_bytes(["s0", "-s0"]) == 0
     assert [bytes_text(n) for n in (0, 999, 1500, 2_000_000, 3 * 10**12, "4*s0")] == [
-        *("0 B", "999 B", "1.5 kB", "2 MB", "3e+03 GB", "4*s0")
+        *("0 B", "999 B", "1.5 kB", "2 MB", "3e+03 GB", "4 B*s0")
     ]
+    assert bytes_text("25166016 + 2396160*s0") == "2.4 MB*s0 + 25.2 MB"
+    assert bytes_text("s0 - s1") == "s0 - s1"
 
 
 def test_saved_files_can_be_read_back(tmp_path):
