@@ -35,8 +35,8 @@ def check_graph(graph: GraphReport, options: Options) -> None:
         if refused:
             raise ContractError(
                 f"strict: a candidate was not fused; got {counted(len(refused), 'refusal')} in "
-                f"graph {graph.name}, expected none. Follow the hints below, or disable the kind.\n\n"
-                f"{Report.of((graph,))}"
+                f"graph {graph.name}, expected none. Follow the hints below, or disable the "
+                f"kind.\n\n{Report.of((graph,))}"
             )
 
 
