@@ -14,10 +14,11 @@ from mi300_inductor.report_graph import KIND_COLOURS, short_source
 from mi300_inductor.report_page import SCRIPT, STYLE
 from mi300_inductor.report_svg import graph_svg
 from mi300_inductor.report_text import (
-    add_bytes,
-    bytes_text,
+    GAINS_NOTE,
     counted,
+    gains,
     graphs_text,
+    group_fusions,
     group_rejections,
 )
 
@@ -44,15 +45,13 @@ def report_html(report: Report) -> str:
 
 
 def _cards(report: Report) -> str:
-    fused = report.fused
-    launches = sum(f.launches_before for f in fused), sum(f.launches_after for f in fused)
-    before = bytes_text(add_bytes([f.bytes_before for f in fused]))
-    after = bytes_text(add_bytes([f.bytes_after for f in fused]))
+    operations, launches, moved = gains(report.fused)
     cards = [
-        ("fusions", str(len(fused))),
+        ("fusions", str(len(report.fused))),
         ("refusals", str(len(report.rejected))),
-        ("launches", f"{launches[0]} → {launches[1]}"),
-        ("bytes moved by the fused parts", f"{before} → {after}"),
+        ("operations in the fused parts", _arrow(operations)),
+        ("launches", _arrow(launches)),
+        ("bytes moved by the fused parts", _arrow(moved)),
     ]
     items = (
         f"<div><strong>{escape(value)}</strong><span>{escape(label)}</span></div>"
@@ -86,27 +85,28 @@ def _source(source: str) -> str:
 def _fused(fused: Sequence[Fusion]) -> str:
     if not fused:
         return '<p class="note">Nothing was fused.</p>'
-    groups: dict[tuple[str, str], list[Fusion]] = {}
-    for fusion in fused:
-        groups.setdefault((fusion.kind, fusion.source), []).append(fusion)
     rows = [
         [
             str(len(group)),
-            _chip(kind),
-            f"{sum(f.launches_before for f in group)} → {sum(f.launches_after for f in group)}",
-            f"{escape(bytes_text(add_bytes([f.bytes_before for f in group])))} → "
-            f"{escape(bytes_text(add_bytes([f.bytes_after for f in group])))}",
+            _chip(group[0].kind),
+            *(escape(_arrow(text)) for text in gains(group)),
             escape(", ".join(dict.fromkeys(s for f in group for s in f.spelling))),
-            _source(source) + _details(group),
+            _source(group[0].source) + _details(group),
         ]
-        for (kind, source), group in groups.items()
+        for group in group_fusions(fused)
     ]
-    return _table(["", "kind", "launches", "bytes", "spellings", "source"], rows)
+    heads = ["", "kind", "operations", "launches", "bytes", "spellings", "source"]
+    note = f'<p class="note">{escape(_arrow(GAINS_NOTE))}</p>'
+    return _table(heads, rows) + note
+
+
+def _arrow(text: str) -> str:
+    return text.replace("->", "→")
 
 
 def _details(group: Sequence[Fusion]) -> str:
     items = "".join(
-        f"<li><code>{escape(f.op)}</code><br>replaces {len(f.nodes)} nodes: "
+        f"<li><code>{escape(f.op)}</code><br>replaces {counted(len(f.nodes), 'node')}: "
         f"{escape(', '.join(f.nodes))}</li>"
         for f in group
     )

@@ -74,7 +74,7 @@ def test_text_counts_equal_lines_together_and_shows_source_reason_and_hint():
     lines = text.splitlines()
     assert lines[0] == "1 graph (0/0 inference): 2 fusions, 3 refusals"
     row = next(line for line in lines if "rms_norm" in line)
-    assert row.split()[:8] == ["2", "rms_norm", "6", "->", "2", "2", "kB", "->"]
+    assert row.split()[:8] == ["2", "rms_norm", "6", "->", "2", "6", "->", "2"]
     assert "llama.py:12: return self.weight * x" in text
     assert next(line for line in lines if "silu_mul" in line).split()[0] == "3"
     assert "Swap them." in text
