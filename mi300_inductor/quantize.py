@@ -58,10 +58,16 @@ def quantize_(
         `model`.
 
     Raises:
+        TypeError: if `model` is no module.
         ValueError: for an unknown `activations`, `weights` or `dtype`, a missing or useless
             calibration, a name in `skip` that is nowhere in the model, or a layer that cannot be
             quantised; the model is unchanged then.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"quantize_: the model is no nn.Module; got {type(model).__name__}, expected an "
+            "nn.Module with nn.Linears inside. Pass the model itself."
+        )
     weights = weights or ("per_tensor" if activations == "static" else "per_channel")
     _check_choice("activations", activations, ACTIVATIONS)
     _check_choice("weights", weights, WEIGHTS)

@@ -323,3 +323,8 @@ def test_infinite_weights_are_refused():
         model[2].weight[3, 4] = torch.inf
     with pytest.raises(ValueError, match="the weight of 2 is not finite; got a largest magnitude"):
         mi.quantize_(model, "per_token")
+
+
+def test_something_that_is_no_module_is_refused():
+    with pytest.raises(TypeError, match=r"quantize_: the model is no nn\.Module; got function"):
+        mi.quantize_(small_model)

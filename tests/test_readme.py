@@ -43,6 +43,10 @@ def test_blocks_run_and_give_what_the_text_says(tmp_path, monkeypatch, capsys, u
     claimed = {kind: int(n) for kind, n in re.findall(r"(\w+) (\d+)", comment[1])}
     assert scope["report"].counts == claimed
     assert not scope["report"].rejected
+    table = re.search(r"^    kind +operations.*?^```", README.read_text(), re.MULTILINE | re.DOTALL)
+    rows = [line.partition("block.py")[0] for line in table[0].splitlines()[2:-1]]
+    assert len(rows) == len(claimed)
+    assert all(row in said for row in rows), said
     assert (tmp_path / "out" / "report.html").stat().st_size > 1000
     assert "rms_norm | " in said
     assert list(user_spellings) == ["rms_norm"]
