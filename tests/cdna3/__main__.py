@@ -14,8 +14,8 @@ import sys
 from mi300_inductor.gemm_plan import Form
 
 from ..gfx942.cases import Case
+from ..gfx942.gemm_cases import FP8, GemmCase
 from ..gfx942.rows import prepare
-from ..gfx942.test_gemm import FP8, GemmCase
 
 
 def main(arguments: list[str]) -> int:

@@ -41,6 +41,7 @@ class Case:
         misalign: Bytes that the inputs are off a 256-byte boundary.
         cu_count: Compute units of the device that is planned for; few make kernels persistent.
         no_weight: Without a norm weight.
+        packed: Gate and up are the halves of one tensor's rows.
     """
 
     op: str
@@ -52,21 +53,26 @@ class Case:
     misalign: int = 0
     cu_count: int | None = None
     no_weight: bool = False
+    packed: bool = False
 
     @property
     def name(self) -> str:
         """For pytest."""
         changes = "-".join(f"{k}={str(v).replace('torch.', '')}" for k, v in self.change.items())
         dtype = str(self.dtype).removeprefix("torch.")
-        return f"{self.op}-{self.rows}x{self.hidden}-{dtype}-{changes}-p{self.pad}m{self.misalign}"
+        place = "packed" if self.packed else f"p{self.pad}m{self.misalign}"
+        return f"{self.op}-{self.rows}x{self.hidden}-{dtype}-{changes}-{place}"
 
     def build(self) -> dict[str, Any]:
         """The operator's arguments by name, in its order."""
         rows, hidden, dtype = self.rows, self.hidden, self.dtype
         given: dict[str, Any] = {}
         if "silu" in self.op:
-            given["gate"] = rows_of(rows, hidden, dtype, self.pad)
-            given["up"] = rows_of(rows, hidden, dtype, self.pad)
+            if self.packed:
+                given["gate"], given["up"] = rows_of(rows, 2 * hidden, dtype).split(hidden, 1)
+            else:
+                given["gate"] = rows_of(rows, hidden, dtype, self.pad)
+                given["up"] = rows_of(rows, hidden, dtype, self.pad)
             given |= {"sigmoid_dtype": None, "act_dtype": dtype, "y_dtype": dtype}
         else:
             given["x"] = rows_of(rows, hidden, dtype, self.pad)
@@ -126,6 +132,7 @@ def _cases() -> list[Case]:
 
 def _awkward_cases() -> list[Case]:
     quant, dynamic = "rms_norm_quant", "rms_norm_quant_dynamic"
+    reciprocal = {"scale_form": "reciprocal_mul"}
     special = {"clamp_min": -INFINITY, "clamp_max": INFINITY}
     return [
         Case("rms_norm", 1, 8, no_weight=True),
@@ -141,6 +148,10 @@ def _awkward_cases() -> list[Case]:
         Case(quant, 3, 1024, BF16, {"q_dtype": E4M3FN, **special}),
         Case(dynamic, 3, 264, BF16, {"scale_form": "div_amax", "scaling": "mul", "amax_min": 1e-4}),
         Case(dynamic, 3, 264, F16, {"scale_form": "amax_mul", "scale_const": 1 / 240}),
+        Case(dynamic, 3, 264, BF16, {**reciprocal, "scaling": "mul", "amax_min": 1e-4}),
+        Case(dynamic, 3, 101, F32, {**reciprocal, "scaling": "mul", "amax_min": 1e-4}),
+        Case("silu_mul_quant_dynamic", 3, 512, F16, {**reciprocal, "group_size": 64}),
+        Case("silu_mul_quant_dynamic", 3, 512, BF16, reciprocal, packed=True),
         Case(dynamic, 3, 96, BF16, {"group_size": 12}),
         Case(f"add_{dynamic}", 3, 90, F32, {"return_y": True}),
         Case("silu_mul", 3, 77, F32),

@@ -60,17 +60,29 @@ def argument_names(op: str) -> list[str]:
     return [argument.name for argument in overload._schema.arguments]
 
 
+def _halves(gate: Tensor, up: Tensor) -> Tensor | None:
+    """The tensor whose rows' halves the two are, if there is one."""
+    step = gate.stride(0)
+    if step != 2 * gate.shape[1] or up.data_ptr() != gate.data_ptr() + step // 2 * gate.itemsize:
+        return None
+    return gate.as_strided((gate.shape[0], step), (step, 1))
+
+
 def _add_inputs(call: RowCall, count_reads: bool, misalign: int) -> None:
     args, given = call.problem.args, call.arguments
     names = ("gate", "up") if "gate" in given else ("x", "residual")
+    both = _halves(given["gate"], given["up"]) if "gate" in given else None
+    shared = None if both is None else upload(call.device, both, count_reads=count_reads)
     for slot, name in zip(("first", "second"), names, strict=True):
         tensor = given.get(name)
-        if tensor is not None:
-            buffer = upload(call.device, tensor, misalign=misalign, count_reads=count_reads)
-            call.inputs[name] = buffer
-            setattr(args, slot, buffer.address)
-            setattr(args, f"{slot}_stride", tensor.stride(0))
-            setattr(args, f"{slot}_dtype", DTYPES[tensor.dtype])
+        if tensor is None:
+            continue
+        buffer = shared or upload(call.device, tensor, misalign=misalign, count_reads=count_reads)
+        offset = tensor.shape[1] * tensor.itemsize if shared and name == "up" else 0
+        call.inputs[name] = buffer
+        setattr(args, slot, buffer.address + offset)
+        setattr(args, f"{slot}_stride", tensor.stride(0))
+        setattr(args, f"{slot}_dtype", DTYPES[tensor.dtype])
     weight = given.get("weight")
     if weight is not None:
         call.inputs["weight"] = upload(call.device, weight)

@@ -21,9 +21,9 @@ from ..cdna3.device import Device
 from ..cdna3.program import Kernel
 from .cases import BF16, E4M3FN, F16, Case
 from .gemm import GemmCall
+from .gemm_cases import FP8, GemmCase, check_product
 from .modules import download, load_module
 from .rows import CAST_SATURATES, RowCall, prepare
-from .test_gemm import FP8, GemmCase, check_product
 from .test_rows import check_rows
 
 _LOAD = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p)

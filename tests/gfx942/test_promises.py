@@ -10,8 +10,8 @@ from mi300_inductor.gemm_plan import Form
 from ..cdna3.device import Schedule
 from .cases import BF16, Case
 from .gemm import prepare_gemm
+from .gemm_cases import FP8, GemmCase
 from .rows import prepare
-from .test_gemm import FP8, GemmCase
 
 
 def test_norm_reads_each_input_byte_once_with_16_byte_loads():
