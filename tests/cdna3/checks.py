@@ -31,6 +31,7 @@ CHECKS = (
     ("read_only", "writes to an input buffer"),
     ("unsupported", "uses a modifier that the executor does not implement"),
     ("release_wait", "releases while its LDS writes are in flight"),
+    ("no_end", "the wave runs past the last instruction without s_endpgm"),
 )
 
 

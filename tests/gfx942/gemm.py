@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -14,6 +15,7 @@ from mi300_inductor.plan import DTYPES
 
 from ..cdna3.counters import Counters
 from ..cdna3.device import Buffer, Device, Schedule
+from ..cdna3.program import Kernel
 from .modules import download, entry_of, upload
 
 
@@ -33,8 +35,13 @@ class GemmCall:
         """The plan for a device with so many compute units (None: an MI300X)."""
         return plan_gemm(self.problem, plan.device_info(GFX942, cu_count))
 
-    def run(self, schedule: Schedule | None = None, cu_count: int | None = None) -> Tensor:
-        """Execute the plan; returns the output."""
+    def run(
+        self,
+        schedule: Schedule | None = None,
+        cu_count: int | None = None,
+        kernel_of: Callable[[object], Kernel] = entry_of,
+    ) -> Tensor:
+        """Execute the plan with the kernels that `kernel_of` gives; returns the output."""
         planned = self.plan(cu_count)
         partial = self.device.output(planned.workspace_bytes)
         for launch in planned.launches:
@@ -42,7 +49,7 @@ class GemmCall:
                 launch.args.partial = partial.address
             self.counters.append(
                 self.device.launch(
-                    entry_of(launch),
+                    kernel_of(launch),
                     (launch.grid,),
                     (launch.block,),
                     [bytes(launch.args)],

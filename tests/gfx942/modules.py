@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
@@ -42,6 +44,32 @@ def load_module(name: str) -> Kernels:
     return load_kernels(*_compiled()[name])
 
 
+def listing_text(name: str) -> str:
+    """The assembly text of one file, with line tables."""
+    return _compiled()[name][0].text
+
+
+def compile_changed(
+    name: str, change: Callable[[str, str], str], folder: Path, options: tuple[str, ...] = ()
+) -> Kernels:
+    """The kernels of one file, compiled from changed copies of it and the headers.
+
+    Args:
+        name: The file's stem.
+        change: Makes the new text of a file, from its name and its text.
+        folder: An empty folder for the copies.
+        options: More compiler options.
+    """
+    found = next(path for path in toolchain.sources(GFX942) if path.stem == name)
+    shutil.copytree(csrc_dir() / "include", folder / "include")
+    source = Path(shutil.copy(found, folder))
+    headers = sorted((folder / "include").rglob("*.h"))
+    for path in (source, *headers):
+        path.write_text(change(path.name, path.read_text()))
+    flags = (*_OPTIONS, *options, f"-I{folder / 'include'}")
+    return load_kernels(compile_hip(source, flags, headers))
+
+
 def all_entries() -> set[str]:
     """Every entry point of every module."""
     assemblies = (toolchain.compile_assembly(s, GFX942) for s in toolchain.sources(GFX942))
@@ -64,10 +92,15 @@ def upload(
     return device.input(raw, misalign=misalign, count_reads=count_reads)
 
 
+class NotWrittenOnce(AssertionError):
+    """A kernel left bytes of an output as they were, or wrote them more than once."""
+
+
 def download(buffer: Buffer, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
     """What a kernel wrote, after checking that it wrote every byte exactly once."""
     assert buffer.writes is not None
     if buffer.size:
         low, high = int(buffer.writes.min()), int(buffer.writes.max())
-        assert (low, high) == (1, 1), f"bytes were written {low} to {high} times"
+        if (low, high) != (1, 1):
+            raise NotWrittenOnce(f"bytes of an output were written {low} to {high} times")
     return torch.from_numpy(np.array(buffer.bytes())).view(dtype).reshape(shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ from mi300_inductor.plan import DTYPES, Dtype, RowProblem
 
 from ..cdna3.counters import Counters
 from ..cdna3.device import Buffer, Device, Schedule
+from ..cdna3.program import Kernel
 from .modules import download, entry_of, upload
 
 # As PyTorch's casts on the CPU, with which results are compared: only e4m3fn saturates.
@@ -37,13 +39,16 @@ class RowCall:
         return plan.plan_rows(self.problem, plan.device_info(GFX942, cu_count, CAST_SATURATES))
 
     def run(
-        self, schedule: Schedule | None = None, cu_count: int | None = None
+        self,
+        schedule: Schedule | None = None,
+        cu_count: int | None = None,
+        kernel_of: Callable[[object], Kernel] = entry_of,
     ) -> dict[str, Tensor]:
-        """Execute the plan; the outputs by name."""
+        """Execute the plan with the kernels that `kernel_of` gives; the outputs by name."""
         for launch in self.launches(cu_count):
             self.counters.append(
                 self.device.launch(
-                    entry_of(launch),
+                    kernel_of(launch),
                     (launch.grid,),
                     (launch.block,),
                     [bytes(launch.args)],

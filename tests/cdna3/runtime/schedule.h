@@ -73,6 +73,7 @@ static void run_wave(Launch *launch, Wave *w, const Handler *handlers) {
   w->yield = 0;
   int first = 1;
   while (!w->yield) {
+    if (w->pc >= launch->instructions) fault(w, kNoEnd, 0, 0, 0, 0);
     const Instruction *i = &launch->code[w->pc];
     if (launch->fuzz && i->flags & kMemory && !first && next_random(launch) % 3 == 0) return;
     first = 0;

@@ -28,7 +28,7 @@ static const u64 kAllLanes = ~(u64)0;
 enum Check {
   kNoFault, kUninitializedVgpr, kUninitializedSgpr, kUninitializedLds, kUninitializedGlobal,
   kGlobalBounds, kLdsBounds, kAlignment, kWaitVm, kWaitLgkm, kLdsRace, kGlobalRace, kDeadlock,
-  kBudget, kBarrierWait, kReadOnly, kUnsupported, kReleaseWait, kConstBounds, kMemoryOrder
+  kBudget, kBarrierWait, kReadOnly, kUnsupported, kReleaseWait, kNoEnd
 };
 enum OperandKind { kNone, kVector, kScalar, kConstant };
 enum Modifier { kAbs = 1, kNeg = 2, kSext = 4 };
