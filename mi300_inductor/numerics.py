@@ -94,23 +94,29 @@ def check_matmul(where: str, got: Tensor, want: Tensor, arguments: Mapping[str, 
     a, weight = arguments["a"].double(), arguments["weight"]
     rows, columns = a.shape[0], weight.shape[0]
     got = got.reshape(rows, columns)
-    eps = torch.finfo(got.dtype).eps * (1 + (arguments["addend"] is not None))
+    eps = torch.finfo(got.dtype).eps
     # Errors of a sum of k terms in fp32 grow like the square root of k; 4 is room for bad luck.
     accumulated = 4 * max(1.0, a.shape[1]) ** 0.5 * 2.0**-24
     for start in range(0, columns, COLUMNS):
         part = slice(start, start + COLUMNS)
-        exact, size = _reference(a, weight, part, arguments)
-        bound = exact.abs() * eps + size * accumulated + torch.finfo(got.dtype).tiny
+        exact, size, rounded = _reference(a, weight, part, arguments)
+        bound = rounded * eps + size * accumulated + torch.finfo(got.dtype).tiny
         wrong = exact.isfinite() & got[:, part].isfinite()
         wrong &= (got[:, part].double() - exact).abs() > bound
-        limit = f"an error of {eps:.2g} of the result and {accumulated:.2g} of the sum of sizes"
+        limit = (
+            f"an error of {eps:.2g} of what is rounded and {accumulated:.2g} of the sum of sizes"
+        )
         _raise_worst(f"{where}[:, {start}:]", got[:, part], exact, wrong, limit)
 
 
 def _reference(
     a: Tensor, weight: Tensor, part: slice, arguments: Mapping[str, Any]
-) -> tuple[Tensor, Tensor]:
-    """Some columns of the result in float64, and of the sum of the absolute values of its terms."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Some columns of the result in float64, and of the sum of the absolute values of its terms.
+
+    The last is the sum of the absolute values that are rounded to the result's dtype: the result,
+    and with an addend the product, which may be far larger than what remains of it.
+    """
     columns = weight.shape[0]
     b = weight[part].double()
     exact, size = a @ b.T, a.abs() @ b.abs().T
@@ -123,11 +129,13 @@ def _reference(
             )
             scale = scale.reshape(shape) if name == "scale_a" else scale[part].reshape(shape)
             exact, size = exact * scale, size * scale.abs()
+    rounded = torch.zeros_like(exact)
     for name in ("bias", "addend"):
         if arguments[name] is not None:
+            rounded = exact.abs() if name == "addend" else rounded
             term = arguments[name].double()[..., part]
             exact, size = exact + term, size + term.abs()
-    return exact, size
+    return exact, size, rounded + exact.abs()
 
 
 def _ordered(values: Tensor) -> Tensor:

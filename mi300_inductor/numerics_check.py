@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from mi300_inductor import numerics
-from mi300_inductor.op_schemas import FP8_DTYPES
+from mi300_inductor.op_schemas import FP8_DTYPES, overload
 from mi300_inductor.report import Fusion
 from mi300_inductor.report_graph import short_source
 
@@ -50,7 +50,8 @@ def add_checks(before: fx.GraphModule, after: fx.GraphModule, result: Any) -> fx
         original, sources = _extract(before, outputs, {n for n in now if now[n] is not None})
         inputs, values = [now[s] for s in sources], [now[o.name] for o in outputs]
         roles = [_role(value, call) for value in values if value is not None]
-        checked.add_module(f"check_{number}", Check(fusion, call.target, original, roles))
+        check = Check(fusion, call.target, original, roles, _member(values[0], call))
+        checked.add_module(f"check_{number}", check)
         last = max((n for n in (*values, *inputs, call) if n), key=position.__getitem__)
         with checked.graph.inserting_after(last):
             checked.graph.call_module(f"check_{number}", (inputs, call.args, values))
@@ -92,14 +93,27 @@ def _extract(
 def _role(value: fx.Node, call: fx.Node) -> str:
     """Name of the operator's output that a node unpacks and reshapes."""
     returns = call.target._schema.returns  # type: ignore[union-attr]
+    index = _index(value, call) if len(returns) > 1 else None
+    return str(returns[index or 0].name or "out")
+
+
+def _member(value: fx.Node | None, call: fx.Node) -> int | None:
+    """Which result of a call for several fusions a node reshapes; None if it is for one."""
+    is_for_several = call.target is overload("skinny_gemm_list")
+    return _index(value, call) if is_for_several and value is not None else None
+
+
+def _index(value: fx.Node, call: fx.Node) -> int | None:
     node = value
     while node is not call:
         source = node.args[0]
         assert isinstance(source, fx.Node)
         if node.target is operator.getitem and source is call:
-            return str(returns[node.args[1]].name)
+            index = node.args[1]
+            assert isinstance(index, int)
+            return index
         node = source
-    return str(returns[0].name or "out")
+    return None
 
 
 class Check(nn.Module):
@@ -110,20 +124,27 @@ class Check(nn.Module):
         target: The operator.
         original: The replaced nodes.
         roles: For each value the name of the operator's output it comes from.
+        member: Which of the fusions that one call serves this is; None if it serves one.
     """
 
     def __init__(
-        self, fusion: Fusion, target: Any, original: fx.GraphModule, roles: Sequence[str]
+        self,
+        fusion: Fusion,
+        target: Any,
+        original: fx.GraphModule,
+        roles: Sequence[str],
+        member: int | None = None,
     ) -> None:
         """See the class."""
         super().__init__()
         self.fusion, self.original, self.roles = fusion, original, tuple(roles)
         self.argument_names = [argument.name for argument in target._schema.arguments]
+        self.member = member
 
     def forward(self, inputs: list[Any], arguments: Any, values: list[Tensor]) -> None:
         """Raises `NumericsError` if a value is out of bounds."""
         wanted = fx.Interpreter(self.original).run(*inputs)
-        settings = dict(zip(self.argument_names, arguments, strict=True))
+        settings = self._settings(arguments)
         same_scale = None
         by_role = list(zip(self.roles, values, wanted, strict=True))
         for role, got, want in by_role:
@@ -132,6 +153,16 @@ class Check(nn.Module):
         for role, got, want in by_role:
             where = f"{self.fusion.kind} {role} ({short_source(self.fusion.source)})"
             self._compare(role, where, got, want, settings, same_scale)
+
+    def _settings(self, arguments: Sequence[Any]) -> dict[str, Any]:
+        """This fusion's arguments by their names, also of a call that serves several."""
+        settings = dict(zip(self.argument_names, arguments, strict=True))
+        if self.member is None:
+            return settings
+        for name, value in settings.items():
+            if isinstance(value, list | tuple):
+                settings[name] = value[self.member]
+        return {**settings, "addend": None}
 
     def _compare(
         self,

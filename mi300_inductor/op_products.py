@@ -137,3 +137,35 @@ def skinny_gemm(
         out_dtype = torch.bfloat16 if a.dtype in FP8_DTYPES else a.dtype
     out: Tensor = overload("skinny_gemm")(a, weight, scale_a, scale_b, bias, addend, out_dtype)
     return out
+
+
+def skinny_gemm_list(
+    a: Sequence[Tensor],
+    weight: Sequence[Tensor],
+    scale_a: Sequence[Tensor] | None = None,
+    scale_b: Sequence[Tensor] | None = None,
+    bias: Sequence[Tensor] | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> list[Tensor]:
+    """Several `skinny_gemm`s in one call, and where a device can, in one launch.
+
+    The results have the bits of the single calls.
+
+    Args:
+        a: Tensors of one shape and dtype, as `a` of `skinny_gemm`; so are the others.
+        weight: One for each of `a`.
+        scale_a: One for each of `a`, or None.
+        scale_b: One for each of `a`, or None.
+        bias: One for each of `a`, or None.
+        out_dtype: Dtype of the results; None means that of `a`, bf16 with FP8.
+
+    Returns:
+        The results, in order.
+
+    Raises:
+        RuntimeError: as `skinny_gemm`, and if the lists differ in length.
+    """
+    if out_dtype is None:
+        out_dtype = torch.bfloat16 if a[0].dtype in FP8_DTYPES else a[0].dtype
+    out: list[Tensor] = overload("skinny_gemm_list")(a, weight, scale_a, scale_b, bias, out_dtype)
+    return out

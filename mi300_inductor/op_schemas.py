@@ -8,7 +8,7 @@ real call, so that importing is cheap and is all that an ahead-of-time compiled 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import Tensor
 NAMESPACE = "mi300"
 FP8_DTYPES = (torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2)
 MAX_SCALES = 4
+MAX_MERGED = 3
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 _NORM = "Tensor? weight, float eps, float weight_offset, ScalarType norm_dtype, ScalarType y_dtype"
@@ -53,6 +54,10 @@ SCHEMAS: dict[str, str] = {
     "skinny_gemm": (
         "(Tensor a, Tensor weight, Tensor? scale_a, Tensor? scale_b, Tensor? bias, "
         "Tensor? addend, ScalarType out_dtype) -> Tensor"
+    ),
+    "skinny_gemm_list": (
+        "(Tensor[] a, Tensor[] weight, Tensor[]? scale_a, Tensor[]? scale_b, Tensor[]? bias, "
+        "ScalarType out_dtype) -> Tensor[]"
     ),
 }
 
@@ -219,6 +224,39 @@ def _fake_skinny_gemm(
     return a.new_empty((rows, columns), dtype=out_dtype)
 
 
+def _fake_skinny_gemm_list(
+    a: Sequence[Tensor],
+    weight: Sequence[Tensor],
+    scale_a: Sequence[Tensor] | None,
+    scale_b: Sequence[Tensor] | None,
+    bias: Sequence[Tensor] | None,
+    out_dtype: torch.dtype,
+) -> list[Tensor]:
+    count = len(a)
+    lists = {"weight": weight, "scale_a": scale_a, "scale_b": scale_b, "bias": bias}
+    for name, values in lists.items():
+        _require(
+            values is None or len(values) == count,
+            f"skinny_gemm_list: {name} has another length than a; got {len(values or ())}, "
+            f"expected {count}. Pass one for each matmul.",
+        )
+
+    def entry(values: Sequence[Tensor] | None, index: int) -> Tensor | None:
+        return None if values is None else values[index]
+
+    results = []
+    for i in range(count):
+        scales = entry(scale_a, i), entry(scale_b, i)
+        results.append(_fake_skinny_gemm(a[i], weight[i], *scales, entry(bias, i), None, out_dtype))
+    return results
+
+
+_FAKES: dict[str, Callable[..., Any]] = {
+    "skinny_gemm": _fake_skinny_gemm,
+    "skinny_gemm_list": _fake_skinny_gemm_list,
+}
+
+
 def _load_kernels(key: str, op: str, *args: Any, **kwargs: Any) -> Any:
     """Kernel of every operator until its C++ is loaded: loads it, then calls again."""
     from mi300_inductor import build
@@ -234,7 +272,7 @@ _placeholders = {
 }
 for _name, _schema in SCHEMAS.items():
     _library.define(_name + _schema, tags=(torch.Tag.pt2_compliant_tag,))  # type: ignore[no-untyped-call]
-    _fake = _fake_skinny_gemm if _name == "skinny_gemm" else partial(_fake_rows, _name)
+    _fake = _FAKES.get(_name) or partial(_fake_rows, _name)
     torch.library.register_fake(f"{NAMESPACE}::{_name}", _fake, lib=_library)
     for _key, _placeholder in _placeholders.items():
         _placeholder.impl(_name, partial(_load_kernels, _key, _name))  # type: ignore[no-untyped-call]

@@ -29,6 +29,7 @@ Matmul (`skinny_gemm`), accumulated in fp32, deterministic:
     with addend: out = round_to(out_dtype, out + addend)
     a is [m, k], weight [n, k] (as nn.Linear stores it), scale_a one value or m, scale_b one value
     or n, bias [n], addend [m, n] or [n]. Scales go with FP8 operands and with no others.
+    `skinny_gemm_list` does several that share m, k and dtypes; its bits are those of single calls.
 
 Static quantisation (`*_quant`): for each scale s of `scales` (one to four fp32 tensors of one
 element) and with all arithmetic in fp32,
@@ -64,6 +65,7 @@ from mi300_inductor.op_products import (
     silu_mul_quant,
     silu_mul_quant_dynamic,
     skinny_gemm,
+    skinny_gemm_list,
 )
 from mi300_inductor.op_schemas import (
     FP8_DTYPES,
@@ -94,4 +96,5 @@ __all__ = [
     "silu_mul_quant",
     "silu_mul_quant_dynamic",
     "skinny_gemm",
+    "skinny_gemm_list",
 ]

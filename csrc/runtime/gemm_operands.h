@@ -12,6 +12,7 @@ namespace mi300 {
 
 using at::ScalarType;
 using at::Tensor;
+using MaybeTensors = std::optional<at::TensorList>;
 
 constexpr const char* kGemmOp = "skinny_gemm";
 
@@ -97,6 +98,20 @@ inline void check_gemm(const Operands& in) {
   TORCH_CHECK(in.weight.device() == in.a.device(), kGemmOp, ": inputs on several devices; got ",
               in.a.device(), " and ", in.weight.device(),
               ", expected one. Move them to the same device.");
+}
+
+// The lists of skinny_gemm_list: one entry for each matmul; some may be missing.
+inline void check_gemm_list(at::TensorList a, at::TensorList weight, const MaybeTensors& scale_a,
+                            const MaybeTensors& scale_b, const MaybeTensors& bias) {
+  const auto check = [&](const char* name, const MaybeTensors& list) {
+    TORCH_CHECK(!list || list->size() == a.size(), "skinny_gemm_list: ", name,
+                " has another length than a; got ", list->size(), ", expected ", a.size(),
+                ". Pass one for each matmul.");
+  };
+  check("weight", weight);
+  check("scale_a", scale_a);
+  check("scale_b", scale_b);
+  check("bias", bias);
 }
 
 }  // namespace mi300

@@ -150,8 +150,26 @@ Tensor skinny_gemm(const Tensor& a, const Tensor& weight, const std::optional<Te
   return run_library(in);
 }
 
+std::vector<Tensor> skinny_gemm_list(at::TensorList a, at::TensorList weight,
+                                     const MaybeTensors& scale_a, const MaybeTensors& scale_b,
+                                     const MaybeTensors& bias, ScalarType out_type) {
+  check_gemm_list(a, weight, scale_a, scale_b, bias);
+  const auto entry = [](const MaybeTensors& list, size_t i) {
+    return list ? std::optional<Tensor>((*list)[i]) : std::nullopt;
+  };
+  std::vector<Tensor> results;
+  for (size_t i = 0; i < a.size(); ++i) {
+    results.push_back(skinny_gemm(a[i], weight[i], entry(scale_a, i), entry(scale_b, i),
+                                  entry(bias, i), std::nullopt, out_type));
+  }
+  return results;
+}
+
 }  // namespace
 
-TORCH_LIBRARY_IMPL(mi300, CUDA, m) { m.impl("skinny_gemm", &skinny_gemm); }
+TORCH_LIBRARY_IMPL(mi300, CUDA, m) {
+  m.impl("skinny_gemm", &skinny_gemm);
+  m.impl("skinny_gemm_list", &skinny_gemm_list);
+}
 
 }  // namespace mi300

@@ -1,4 +1,4 @@
-"""The graph engine: canonicalise, recognise, fuse, select, rewrite, in this order.
+"""The graph engine: canonicalise, recognise, fuse, select, rewrite and merge, in this order.
 
 `run` takes Inductor's post-grad graph and changes it in place. A graph that the engine does not
 understand, or in which it meets an error of its own, is left as it was and runs as Inductor would
@@ -19,12 +19,18 @@ from mi300_inductor.graph.availability import why_not_here
 from mi300_inductor.graph.canonicalise import Canonicaliser
 from mi300_inductor.graph.fuse import fuse
 from mi300_inductor.graph.legality import Legality
+from mi300_inductor.graph.merge import siblings
 from mi300_inductor.graph.recognise import Miss, recognise
 from mi300_inductor.graph.region import Plan
 from mi300_inductor.graph.registry import spelling, user_spellings_key
 from mi300_inductor.graph.rewrite import Rewriter
 from mi300_inductor.graph.rounding import keeps_roundings, mark_roundings, unmark_roundings
-from mi300_inductor.graph.summary import describe_fusion, describe_miss, describe_refused
+from mi300_inductor.graph.summary import (
+    describe_fusion,
+    describe_merge,
+    describe_miss,
+    describe_refused,
+)
 from mi300_inductor.report import Fusion, Rejection
 
 if TYPE_CHECKING:
@@ -93,11 +99,15 @@ def _run(graph: fx.Graph, disabled: frozenset[str]) -> PassResult:
     rejected = _rejections(plan, recognition.misses, order, disabled)
     regions = tuple(fusion.nodes for fusion in fused)
     rewriter = Rewriter(graph)
-    calls = tuple(rewriter.rewrite(region, nodes).name for region, nodes in plan.regions)
+    calls = [rewriter.rewrite(region, nodes) for region, nodes in plan.regions]
+    for together in siblings(graph):
+        rewriter.merge(together)
+        fused = describe_merge(fused, [calls.index(call) for call in together])
     if plan.regions:
         rewriter.finish()
     unmark_roundings(graph)
-    return PassResult(fused, rejected, regions, calls, rewriter.replacements())
+    names = tuple(rewriter.call_of(call).name for call in calls)
+    return PassResult(fused, rejected, regions, names, rewriter.replacements())
 
 
 def _ordered(nodes: frozenset[fx.Node], order: dict[fx.Node, int]) -> list[fx.Node]:

@@ -33,6 +33,7 @@ class Rewriter:
         self._order = {node: float(index) for index, node in enumerate(graph.nodes)}
         self._replaced: dict[fx.Node, fx.Node] = {}
         self._results: set[fx.Node] = set()
+        self._merged: dict[fx.Node, fx.Node] = {}
         values = (node.meta.get("val") for node in graph.nodes)
         self._fake_mode = next(v.fake_mode for v in values if isinstance(v, FakeTensor))
 
@@ -49,6 +50,27 @@ class Rewriter:
         self._number_new_nodes(position)
         self._erase_unused(nodes)
         return call
+
+    def merge(self, calls: Sequence[fx.Node]) -> None:
+        """Replaces several calls of `skinny_gemm`, of `merge.siblings`, by one call for all."""
+        first = calls[0]
+        *operands, _addend, out_dtype = zip(*(call.args for call in calls), strict=True)
+        lists = [None if values[0] is None else list(values) for values in operands]
+        with self._graph.inserting_before(first):
+            merged = self._new(overload("skinny_gemm_list"), (*lists, out_dtype[0]), first)
+            results = [self._new(operator.getitem, (merged, i), c) for i, c in enumerate(calls)]
+        # As early as the first of the calls; sorting puts it behind its operands.
+        for offset, node in enumerate((merged, *results)):
+            self._order[node] = self._order[first] + offset * 1e-6
+        for call, result in zip(calls, results, strict=True):
+            call.replace_all_uses_with(result, propagate_meta=False)
+            self._replaced[call] = result
+            self._merged[call] = merged
+            self._graph.erase_node(call)
+
+    def call_of(self, call: fx.Node) -> fx.Node:
+        """The node that makes a call of `rewrite` now."""
+        return self._merged.get(call, call)
 
     def finish(self) -> None:
         """Erases transposes that nobody reads now, sorts the graph and checks it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import sympy  # type: ignore[import-untyped]
 from torch import fx
@@ -32,6 +33,21 @@ def describe_fusion(region: Region, nodes: Sequence[fx.Node]) -> Fusion:
         launches_before=spent.launches_before,
         launches_after=spent.launches_after,
     )
+
+
+def describe_merge(fused: Sequence[Fusion], together: Sequence[int]) -> tuple[Fusion, ...]:
+    """The entries, of which some run as one call: that is one launch, counted for the first."""
+    members = [fused[index] for index in together]
+    names = ", ".join(member.outputs[0] for member in members)
+    merged = {
+        index: replace(
+            fused[index],
+            op=f"{fused[index].op} in one call for {names}",
+            launches_after=1 if index == together[0] else 0,
+        )
+        for index in together
+    }
+    return tuple(merged.get(index, fusion) for index, fusion in enumerate(fused))
 
 
 def describe_refused(refused: Refused) -> Rejection:
