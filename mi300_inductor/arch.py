@@ -13,6 +13,44 @@ import torch
 
 
 @dataclass(frozen=True)
+class Timing:
+    """Constants of the time model (`time_model.py`); seconds, bytes and operations per second.
+
+    Attributes:
+        launch: From one kernel's end to the next one's first instruction, inside a graph.
+        memory_latency: One dependent round trip to device memory.
+        cache_latency: The same to the last cache that all compute units share.
+        bandwidth: Of device memory, reached by a streaming kernel.
+        cache_bandwidth: Of that cache.
+        cache_bytes: What one kernel can leave there for the next.
+        bytes_in_flight: What one compute unit has on its way at most; over a latency, its rate.
+        vector_rate: Element-wise operations of the operators' kernels.
+        generated_rate: The same of the kernels that Inductor generates.
+        generated_share: Part of the bandwidth that a generated element-wise kernel reaches.
+        generated_rows: The same for the rate of one compute unit in a generated reduction.
+        matrix_share: Part of the peak that a matmul reaches.
+        generated_launch: Of a generated kernel, where it differs from `launch`.
+        matrix_rates: Measured rates that go before it: who wrote the matmul (see `cost.Kernel`),
+            bytes of an operand's element, FLOP per second.
+    """
+
+    launch: float
+    memory_latency: float
+    cache_latency: float
+    bandwidth: float
+    cache_bandwidth: float
+    cache_bytes: float
+    bytes_in_flight: float
+    vector_rate: float
+    generated_rate: float
+    generated_share: float = 1.0
+    generated_rows: float = 1.0
+    matrix_share: float = 0.7
+    generated_launch: float | None = None
+    matrix_rates: tuple[tuple[str, int, float], ...] = ()
+
+
+@dataclass(frozen=True)
 class ArchSpec:
     """What is known of a target.
 
@@ -31,6 +69,7 @@ class ArchSpec:
         peak_bandwidth: Bytes per second of device memory.
         peak_bf16: Dense matrix FLOP per second in bf16.
         peak_fp8: Dense matrix FLOP per second in FP8.
+        timing: Constants of the time model.
     """
 
     name: str
@@ -47,6 +86,7 @@ class ArchSpec:
     peak_bandwidth: float
     peak_bf16: float
     peak_fp8: float
+    timing: Timing
 
     @property
     def threads_per_cu(self) -> int:
@@ -72,6 +112,17 @@ GFX942 = ArchSpec(
     peak_bandwidth=5.3e12,
     peak_bf16=1307.4e12,
     peak_fp8=2614.9e12,
+    timing=Timing(
+        launch=1.2e-6,
+        memory_latency=0.8e-6,
+        cache_latency=0.6e-6,
+        bandwidth=4.1e12,
+        cache_bandwidth=4.4e12,
+        cache_bytes=128e6,
+        bytes_in_flight=30e3,
+        vector_rate=60e12,
+        generated_rate=60e12,
+    ),
 )
 
 # H200. Warps, registers, shared memory, clusters: CUDA C++ Programming Guide, "Compute
@@ -92,9 +143,23 @@ SM90 = ArchSpec(
     peak_bandwidth=4.8e12,
     peak_bf16=989.4e12,
     peak_fp8=1978.9e12,
+    timing=Timing(
+        launch=0.9e-6,
+        memory_latency=0.67e-6,
+        cache_latency=0.31e-6,
+        bandwidth=3.9e12,
+        cache_bandwidth=4.8e12,
+        cache_bytes=21.5e6,
+        bytes_in_flight=30e3,
+        vector_rate=40e12,
+        generated_rate=40e12,
+        generated_share=0.77,
+        generated_rows=0.79,
+    ),
 )
 
-# Any CPU: its numbers are not used for selection, and no peak is claimed for it.
+# Any CPU: no peak is claimed for it, and `cpu_timing.py` measures the constants of the machine at
+# hand. Those below, of one core with AVX2, are for choices that must not depend on the machine.
 CPU = ArchSpec(
     name="cpu",
     wave_size=1,
@@ -110,6 +175,18 @@ CPU = ArchSpec(
     peak_bandwidth=0.0,
     peak_bf16=0.0,
     peak_fp8=0.0,
+    timing=Timing(
+        launch=10e-6,
+        generated_launch=10e-6,
+        memory_latency=0.0,
+        cache_latency=0.0,
+        bandwidth=10e9,
+        cache_bandwidth=20e9,
+        cache_bytes=1e6,
+        bytes_in_flight=1e9,
+        vector_rate=12e9,
+        generated_rate=8e9,
+    ),
 )
 
 GPU_ARCHES: dict[str, ArchSpec] = {arch.name: arch for arch in (GFX942, SM90)}

@@ -39,6 +39,7 @@ class Fusion:
         bytes_after: The same for the operator.
         launches_before: Kernels that Inductor would have launched.
         launches_after: Kernels the operator launches.
+        saving: The difference in words, with the modelled times of both on the target.
     """
 
     kind: str
@@ -52,6 +53,7 @@ class Fusion:
     bytes_after: int | str
     launches_before: int
     launches_after: int
+    saving: str = ""
 
 
 @dataclass(frozen=True)

@@ -2,21 +2,22 @@
 
 Before: convert, div (or mul), clamp_min, clamp_max, convert.  After: the tail of a norm's or an
 activation's kernel. The scale may be one value (static, per tensor) or one per row or group; where
-it follows from y itself, `dynamic_scale.py` states that.
+it follows from y itself, `dynamic_scale.py` states that. Every spelling clamps: the canonical form
+of a cast to FP8 has infinite bounds where the graph has none.
 """
 
 from __future__ import annotations
-
-import math
 
 import torch
 from torch import Tensor
 
 from mi300_inductor.graph.meaning import Meaning, Quantize, Refusal
 from mi300_inductor.graph.spelling import HIDDEN, ROWS, Match
-from mi300_inductor.graph.term import FLOAT_DTYPES, HALF_DTYPES, Term, held_dtype
+from mi300_inductor.graph.term import FLOAT_DTYPES, HALF_DTYPES, Term, held_dtype, strip
 
 FP8 = torch.float8_e4m3fn  # stands for every FP8 dtype: a pattern has no dtypes
+F32 = torch.float32
+ONE = Term("const", (), (1.0,), None, ())
 
 
 def divide(y: Tensor, scale: Tensor, clamp_min: float, clamp_max: float) -> Tensor:
@@ -24,19 +25,9 @@ def divide(y: Tensor, scale: Tensor, clamp_min: float, clamp_max: float) -> Tens
     return (y.float() / scale).clamp(clamp_min, clamp_max).to(FP8)
 
 
-def divide_without_clamp(y: Tensor, scale: Tensor) -> Tensor:
-    """Divide and convert; values out of range become what the cast makes of them."""
-    return (y.float() / scale).to(FP8)
-
-
 def multiply(y: Tensor, scale: Tensor, clamp_min: float, clamp_max: float) -> Tensor:
     """Multiply by a scale that is already the reciprocal."""
     return (y.float() * scale).clamp(clamp_min, clamp_max).to(FP8)
-
-
-def multiply_without_clamp(y: Tensor, scale: Tensor) -> Tensor:
-    """Multiply and convert."""
-    return (y.float() * scale).to(FP8)
 
 
 def multiply_by_reciprocal(y: Tensor, scale: Tensor, clamp_min: float, clamp_max: float) -> Tensor:
@@ -44,40 +35,101 @@ def multiply_by_reciprocal(y: Tensor, scale: Tensor, clamp_min: float, clamp_max
     return (y.float() * scale.reciprocal()).clamp(clamp_min, clamp_max).to(FP8)
 
 
-def multiply_by_reciprocal_without_clamp(y: Tensor, scale: Tensor) -> Tensor:
-    """The same without a clamp."""
-    return (y.float() * scale.reciprocal()).to(FP8)
+def convert(y: Tensor, clamp_min: float, clamp_max: float) -> Tensor:
+    """Without a scale, which is a scale of one."""
+    return y.clamp(clamp_min, clamp_max).to(FP8)
 
 
 def _roles(root: Term) -> dict[str, Term]:
-    roles = {"cast": root}
-    inner = root.args[0]
-    while inner.op in ("min", "max"):
-        roles[inner.op] = inner
-        inner = inner.args[0]
-    roles["scaled"] = inner
-    reciprocal = next((a for a in inner.args if a.op == "div"), None)
-    if inner.op == "mul" and reciprocal is not None:
+    high = root.args[0]
+    low = high.args[0]
+    roles = {"cast": root, "min": high, "max": low}
+    scaled = low.args[0]
+    if scaled.op not in ("mul", "div"):
+        return roles
+    roles["scaled"] = scaled
+    reciprocal = next((a for a in scaled.args if a.op == "div"), None)
+    if scaled.op == "mul" and reciprocal is not None:
         roles["reciprocal"] = reciprocal
     return roles
 
 
 def _describe(match: Match) -> Quantize | Refusal:
-    y, scale = match.variables["y"], match.variables["scale"]
-    scaled, reciprocal = match.value("scaled"), match.value("reciprocal")
-    if scaled is None or y.dtype not in FLOAT_DTYPES:
+    y, scaled = match.variables["y"], match.value("scaled")
+    if y.dtype not in FLOAT_DTYPES:
         return Refusal(
             f"the quantised value is {y.dtype}, expected float32, bfloat16 or float16",
             "Quantise a float tensor.",
         )
+    bounds = _bounds(match, y if scaled is None else scaled)
+    if isinstance(bounds, Refusal):
+        return bounds
+    scale, scaling, scaled_dtype = ONE, "mul", F32
+    if scaled is not None:
+        scale, reciprocal = match.variables["scale"], match.value("reciprocal")
+        refusal = _other_scale(scaled, scale, reciprocal)
+        if refusal is not None:
+            return refusal
+        assert scaled.dtype is not None
+        scaling = "mul_reciprocal" if reciprocal is not None else scaled.op
+        scaled_dtype = scaled.dtype
+    return Quantize(
+        match=match,
+        root=match.root,
+        y=y,
+        scale=scale,
+        scaling=scaling,
+        scaled_dtype=scaled_dtype,
+        clamp_min=bounds[0],
+        clamp_max=bounds[1],
+    )
+
+
+def _bounds(match: Match, clamped: Term) -> tuple[float, float] | Refusal:
+    """The clamp's bounds for a value that is not rounded any more, as the operators take them.
+
+    They round y, the scale and v = y / scale, and nothing behind. A rounding behind the clamp to
+    the dtype that the value has anyway is one of the bounds alone.
+    """
+    own = clamped.dtype
+    held: dict[str, torch.dtype | None] = {}
+    for role, allowed in (("scaled", (own,)), ("max", (own, F32)), ("min", (own, F32))):
+        use = match.use(role)
+        held[role] = own if use is None else held_dtype(use)
+        if held[role] not in allowed:
+            return Refusal(
+                f"the scaled value is rounded again, to {held[role]}, before it is converted to "
+                "FP8",
+                "Convert to FP8 directly from the dtype of the division.",
+            )
+    low, high = match.scalar("clamp_min"), match.scalar("clamp_max")
+    if own in (held["max"], held["min"]):
+        low = _rounded(low, own)
+    return low, _rounded(high, own) if own == held["min"] else high
+
+
+def _other_scale(scaled: Term, scale: Term, reciprocal: Term | None) -> Refusal | None:
+    """Refuses scales that the operators do not apply as the graph does."""
     if scaled.dtype not in FLOAT_DTYPES or scale.dtype not in (*FLOAT_DTYPES, None):
         return Refusal(
             f"the scale is {scale.dtype}, the scaled value {scaled.dtype}, expected float dtypes",
             "Keep the scale in float32.",
         )
-    refusal = _other_rounding(match, scaled, scale)
-    if refusal is not None:
-        return refusal
+    if strip(scale).op == "rsqrt":
+        return Refusal(
+            "the factor is the reciprocal root of a norm, not a scale",
+            "Quantise the norm's result.",
+        )
+    if scaled.dtype in HALF_DTYPES and scale.dtype != scaled.dtype:
+        device = scaled.node.meta["val"].device.type
+        # A 0-D scale does not promote a half; GPUs round it to the half first, CPUs do not.
+        is_rounded = device != "cpu" and scale.dtype is not None and not scale.shape
+        is_exact = scale.is_const and _rounded(scale.value, scaled.dtype) == scale.value
+        if not is_rounded and not is_exact:
+            return Refusal(
+                f"the result of dividing by a float32 scale is rounded to {scaled.dtype}",
+                "Divide in float32: y.float() / scale.",
+            )
     if reciprocal is not None and (
         scaled.dtype != torch.float32 or reciprocal.dtype != torch.float32
     ):
@@ -85,60 +137,20 @@ def _describe(match: Match) -> Quantize | Refusal:
             f"the reciprocal of the scale is rounded to {scaled.dtype}",
             "Multiply in float32: y.float() * scale.reciprocal().",
         )
-    assert scaled.dtype is not None
-    return Quantize(
-        match=match,
-        root=match.root,
-        y=y,
-        scale=scale,
-        scaling="mul_reciprocal" if reciprocal is not None else scaled.op,
-        scaled_dtype=scaled.dtype,
-        clamp_min=match.scalar("clamp_min") if "clamp_min" in match.variables else -math.inf,
-        clamp_max=match.scalar("clamp_max") if "clamp_max" in match.variables else math.inf,
-    )
-
-
-def _other_rounding(match: Match, scaled: Term, scale: Term) -> Refusal | None:
-    """Refuses roundings that the operators do not make: they round y, the scale and the result."""
-    bounds = [match.variables[n].value for n in ("clamp_min", "clamp_max") if n in match.variables]
-    for role in ("scaled", "max", "min"):
-        use = match.use(role)
-        held = scaled.dtype if use is None else held_dtype(use)
-        # A clamp between bounds of a dtype keeps values of that dtype in it.
-        is_kept = role != "scaled" and all(_is_value_of(bound, scaled.dtype) for bound in bounds)
-        if held != scaled.dtype and not (held == torch.float32 and is_kept):
-            return Refusal(
-                f"the scaled value is rounded again, to {held}, before it is converted to FP8",
-                "Convert to FP8 directly from the dtype of the division.",
-            )
-    if scaled.dtype in HALF_DTYPES and scale.dtype != scaled.dtype:
-        device = scaled.node.meta["val"].device.type
-        # A 0-D scale does not promote a half; GPUs round it to the half first, CPUs do not.
-        is_rounded = device != "cpu" and scale.dtype is not None and not scale.shape
-        if not is_rounded and not (scale.is_const and _is_value_of(scale.value, scaled.dtype)):
-            return Refusal(
-                f"the result of dividing by a float32 scale is rounded to {scaled.dtype}",
-                "Divide in float32: y.float() / scale.",
-            )
     return None
 
 
-def _is_value_of(value: float, dtype: torch.dtype | None) -> bool:
-    """Whether a number is exact in a dtype."""
-    return float(torch.tensor(value, dtype=torch.float64).to(dtype)) == value
+def _rounded(value: float, dtype: torch.dtype | None) -> float:
+    """A number rounded to a half dtype; fp32 is left to the operator."""
+    if dtype not in HALF_DTYPES:
+        return value
+    return float(torch.tensor(value, dtype=torch.float64).to(dtype))
 
 
 MEANING = Meaning(
     name="quantize",
     kind="quant",
-    spellings=(
-        divide,
-        divide_without_clamp,
-        multiply_by_reciprocal,
-        multiply_by_reciprocal_without_clamp,
-        multiply,
-        multiply_without_clamp,
-    ),
+    spellings=(divide, multiply_by_reciprocal, multiply, convert),
     examples=(
         {
             "y": torch.ones(ROWS, HIDDEN),

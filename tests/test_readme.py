@@ -42,7 +42,7 @@ def test_blocks_run_and_give_what_the_text_says(tmp_path, monkeypatch, capsys, u
     comment = re.search(r"report\.counts\) +# (.*)", README.read_text())
     claimed = {kind: int(n) for kind, n in re.findall(r"(\w+) (\d+)", comment[1])}
     assert scope["report"].counts == claimed
-    assert not scope["report"].rejected
+    assert {item.kind for item in scope["report"].rejected} <= {"competition"}
     table = re.search(r"^    kind +operations.*?^```", README.read_text(), re.MULTILINE | re.DOTALL)
     rows = [line.partition("block.py")[0] for line in table[0].splitlines()[2:-1]]
     assert len(rows) == len(claimed)

@@ -25,6 +25,7 @@ from mi300_inductor.graph.region import Plan
 from mi300_inductor.graph.registry import spelling, user_spellings_key
 from mi300_inductor.graph.rewrite import Rewriter
 from mi300_inductor.graph.rounding import keeps_roundings, mark_roundings, unmark_roundings
+from mi300_inductor.graph.select import drop_losers
 from mi300_inductor.graph.summary import (
     describe_fusion,
     describe_merge,
@@ -94,6 +95,7 @@ def _run(graph: fx.Graph, disabled: frozenset[str]) -> PassResult:
     legality = Legality(graph, canonical)
     plan = fuse(recognition, canonical, legality, disabled, keeps_roundings())
     order = {node: index for index, node in enumerate(graph.nodes)}
+    drop_losers(plan)
     plan.regions.sort(key=lambda entry: min(order[node] for node in entry[1]))
     fused = tuple(describe_fusion(region, _ordered(nodes, order)) for region, nodes in plan.regions)
     rejected = _rejections(plan, recognition.misses, order, disabled)

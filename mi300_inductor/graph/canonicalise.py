@@ -1,6 +1,6 @@
 """First stage: an FX graph (or a traced spelling) as canonical terms.
 
-The FX graph is only read. Each node becomes a `Term`; `forms.py` says which forms mean the same.
+The FX graph is only read. Each node becomes a `Term`; `*forms.py` say which forms mean the same.
 What it does not list becomes a `leaf`, which only a variable of a spelling matches.
 """
 
@@ -11,9 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from mi300_inductor.graph.matmul_forms import ALL_FORMS
+from mi300_inductor.graph import cast_forms, matmul_forms
+from mi300_inductor.graph.forms import FORMS
 from mi300_inductor.graph.term import Dim, Term
 from mi300_inductor.inductor import outside_fake_mode
+
+# These have put the forms of their operations into FORMS when they were imported.
+FORM_FILES = (cast_forms, matmul_forms)
 
 
 class Canonicaliser:
@@ -85,7 +89,7 @@ class Canonicaliser:
         return value if isinstance(value, Tensor) and value.numel() == 1 else None
 
     def _convert(self, node: fx.Node) -> Term:
-        handler = ALL_FORMS.get(node.target) if node.op == "call_function" else None
+        handler = FORMS.get(node.target) if node.op == "call_function" else None
         if node.op == "get_attr":
             constant = self.constant_tensor(node)
             if constant is not None and not isinstance(constant, torch._subclasses.FakeTensor):

@@ -1,9 +1,9 @@
 """The canonical form of each FX operation.
 
 Forms that mean the same become the same term: `square`, `x * x` and `pow(x, 2)`; `sum / n` and
-`mean`; `1 / sqrt(v)`, `pow(v, -0.5)` and `rsqrt`; `clamp`, `clamp_min` and `maximum`; a `full`
-tensor and a number. Nothing is merged that rounds differently: casts stay, and `x / s` stays a
-division.
+`mean`; `1 / sqrt(v)`, `pow(v, -0.5)` and `rsqrt`; a `full` tensor and a number. Nothing is merged
+that rounds differently: `x / s` stays a division. Casts and clamps are in `cast_forms.py`, matmuls
+in `matmul_forms.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from mi300_inductor.graph.rounding import ROUNDED
-from mi300_inductor.graph.term import FLOAT_DTYPES, FP8_DTYPES, Term, same_dim, same_shape
+from mi300_inductor.graph.term import Term, same_dim, same_shape
 
 if TYPE_CHECKING:
     from mi300_inductor.graph.canonicalise import Canonicaliser
@@ -56,17 +56,6 @@ def argument(node: fx.Node, index: int, name: str, default: Any = None) -> Any:
     if len(node.args) > index:
         return node.args[index]
     return node.kwargs.get(name, default)
-
-
-@handles(prims.convert_element_type.default, aten._to_copy.default)
-def _cast(build: Canonicaliser, node: fx.Node) -> Term | None:
-    source = build.term(node.args[0])
-    value = node.meta["val"]
-    if value.dtype in FP8_DTYPES:
-        return build.like(node, "to_fp8", source)
-    if source.dtype not in FLOAT_DTYPES or value.dtype not in FLOAT_DTYPES:
-        return None
-    return source if source.dtype == value.dtype else build.like(node, "cast", source)
 
 
 @handles(
@@ -214,37 +203,6 @@ def _div(build: Canonicaliser, node: fx.Node) -> Term:
     if left.op == "sum" and right.is_const and same_dim(left.attrs[1], int(right.value)):
         return build.like(node, "mean", left.args[0])
     return build.like(node, "div", left, right)
-
-
-@handles(aten.clamp_min.default, aten.clamp_min.Tensor, aten.maximum.default)
-def _max(build: Canonicaliser, node: fx.Node) -> Term:
-    return _bound(build, node, "max", build.term(node.args[0]), build.term(node.args[1]))
-
-
-@handles(aten.clamp_max.default, aten.clamp_max.Tensor, aten.minimum.default)
-def _min(build: Canonicaliser, node: fx.Node) -> Term:
-    return _bound(build, node, "min", build.term(node.args[0]), build.term(node.args[1]))
-
-
-def _bound(build: Canonicaliser, node: fx.Node, op: str, left: Term, right: Term) -> Term:
-    if left.is_const:
-        left, right = right, left
-    if op == "max" and left.op == "min" and right.is_const and left.args[1].is_const:
-        value, high = left.args
-        if right.value <= high.value and left.dtype == node.meta["val"].dtype:
-            return build.like(node, "min", build.step(node, "max", value, right, of=left), high)
-    return build.like(node, op, left, right)
-
-
-@handles(aten.clamp.default)
-def _clamp(build: Canonicaliser, node: fx.Node) -> Term:
-    term = build.term(node.args[0])
-    low, high = argument(node, 1, "min"), argument(node, 2, "max")
-    if low is not None:
-        term = build.like(node, "max", term, build.term(low))
-    if high is not None:
-        term = build.like(node, "min", term, build.term(high))
-    return term
 
 
 @handles(aten.mean.dim)

@@ -1,9 +1,9 @@
 """Third stage: facts compose into regions.
 
 A norm takes the residual add before it and the quantisations behind it; an activation takes the
-quantisations; a matmul stands alone. For each of them the plans are tried from the most to the
-least gain and the first legal one is taken; the reason why a better one was not legal is kept.
-Nothing is changed here.
+quantisations; a matmul the addition behind it. For each of them the candidates are listed here from
+the most to the least that is merged; `compete.py` takes one of them, and keeps the reason why a
+better one was not legal. Nothing is changed here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from typing import Any
 import torch
 
 from mi300_inductor.graph.canonicalise import Canonicaliser
+from mi300_inductor.graph.compete import choose
 from mi300_inductor.graph.epilogue import addends_of, matmul_regions
+from mi300_inductor.graph.leftovers import kind_of_miss, refuse_leftovers
 from mi300_inductor.graph.legality import Legality
 from mi300_inductor.graph.meaning import (
     DynamicScale,
@@ -64,46 +66,23 @@ def fuse(
     unread: dict[Quantize, Refusal] = {}
     for fact in facts:
         if isinstance(fact, Quantize):
-            found = read_by(fact, scales, producers, recognition.refused)
+            found = read_by(fact, scales, producers, recognition)
             if isinstance(found, Reader) and not has_roundings:
                 found = _LOST_ROUNDINGS
             if isinstance(found, Refusal):
                 unread[fact] = found
             else:
                 readers[source_of_value(fact.y)].append(found)
-    fused: set[Fact] = set()
     casts = _casts_of(canonical)
-    for root in sorted(producers, key=lambda root: (-len(readers[root]), root.node.name)):
-        candidates = _candidates(producers[root], readers[root], casts)
-        _take_first(plan, legality, [c for c in candidates if c.kind not in disabled], fused)
+    anchors = [list(_candidates(p, readers[root], casts)) for root, p in producers.items()]
     addends = addends_of(canonical)
-    for fact in facts:
-        if isinstance(fact, Matmul) and "skinny_gemm" not in disabled:
-            _take_first(plan, legality, list(matmul_regions(fact, addends)), fused)
-        elif isinstance(fact, Quantize) and fact not in fused:
-            reason = unread.get(fact) or Refusal(
-                "the norm or activation that feeds it was fused without it",
-                "See the refusal of that fusion.",
-            )
-            plan.refuse("quant", fact.root, [reason])
+    anchors += [list(matmul_regions(f, addends)) for f in facts if isinstance(f, Matmul)]
+    allowed = [[region for region in regions if region.kind not in disabled] for regions in anchors]
+    fused = choose(allowed, legality, plan)
+    refuse_leftovers(plan, facts, fused, unread, readers, producers)
+    for miss in recognition.misses:
+        plan.refuse(kind_of_miss(miss, plan, producers), miss.anchor, miss.refusal)
     return plan
-
-
-def _take_first(
-    plan: Plan, legality: Legality, candidates: Sequence[Region], fused: set[Fact]
-) -> None:
-    """Adds the first legal region; refuses the first kind that was not legal in any form."""
-    refusals: dict[str, Refusal] = {}
-    for region in candidates:
-        result = legality.check(region)
-        if not isinstance(result, Refusal):
-            plan.regions.append((region, result))
-            fused.update(region.facts)
-            refusals.pop(region.kind, None)
-            break
-        refusals[region.kind] = result
-    for kind, refusal in list(refusals.items())[:1]:
-        plan.refuse(kind, candidates[0].rows, [refusal])
 
 
 def _casts_of(canonical: Canonicaliser) -> dict[Term, list[Term]]:

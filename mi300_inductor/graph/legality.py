@@ -15,6 +15,7 @@ from mi300_inductor.graph.canonicalise import Canonicaliser
 from mi300_inductor.graph.meaning import Refusal
 from mi300_inductor.graph.region import Region
 from mi300_inductor.graph.term import strip_widening
+from mi300_inductor.graph.words import in_words
 
 # Put by torch.export behind casts; it only compares dtypes and devices, which stay as they are.
 CHECK = torch.ops.aten._assert_tensor_metadata.default
@@ -42,14 +43,8 @@ class Legality:
         self._has_jumps = False
 
     def check(self, region: Region) -> Refusal | frozenset[fx.Node]:
-        """The nodes a region replaces (outputs included), or the first reason why it may not.
-
-        A returned region counts as taken: later regions may not overlap it.
-        """
-        outputs = set(region.output_nodes())
-        inputs = {node for term in region.input_terms() for node in term.nodes}
-        nodes = self._nodes_between(outputs, inputs)
-        derived = {n for n in nodes - outputs if self._is_derived(n, outputs, inputs)}
+        """The nodes a region replaces (outputs included), or the first reason why it may not."""
+        outputs, inputs, nodes, derived = self._nodes_of(region)
         refusal = (
             self._overlap(nodes - derived)
             or self._needed_elsewhere(nodes, outputs | derived)
@@ -57,13 +52,25 @@ class Legality:
             or self._write_between(nodes)
             or _several_devices(inputs, outputs)
         )
-        if refusal is not None:
-            return refusal
+        return refusal or frozenset(nodes)
+
+    def take(self, region: Region) -> None:
+        """Counts a legal region as taken: later regions may not overlap it."""
+        outputs, inputs, nodes, derived = self._nodes_of(region)
         taken = _Taken(region.kind, frozenset(inputs))
         self._taken.update(dict.fromkeys(nodes - derived, taken))
         first = min(self._order[node] for node in outputs)
         self._has_jumps |= any(self._order[node] > first for node in inputs)
-        return frozenset(nodes)
+
+    def _nodes_of(
+        self, region: Region
+    ) -> tuple[set[fx.Node], set[fx.Node], set[fx.Node], set[fx.Node]]:
+        """Outputs, inputs, all nodes of a region, and those of them that stay cheap to compute."""
+        outputs = set(region.output_nodes())
+        inputs = {node for term in region.input_terms() for node in term.nodes}
+        nodes = self._nodes_between(outputs, inputs)
+        derived = {n for n in nodes - outputs if self._is_derived(n, outputs, inputs)}
+        return outputs, inputs, nodes, derived
 
     def _nodes_between(self, outputs: set[fx.Node], inputs: set[fx.Node]) -> set[fx.Node]:
         nodes: set[fx.Node] = set()
@@ -77,11 +84,14 @@ class Legality:
         return nodes
 
     def _overlap(self, nodes: Iterable[fx.Node]) -> Refusal | None:
-        for node in nodes:
+        for node in sorted(nodes, key=self._order.__getitem__):
             if node in self._taken:
                 return Refusal(
-                    f"{node.name} already belongs to a fusion of kind {self._taken[node].kind}",
-                    "Nothing to change: the other fusion saves more.",
+                    f"{in_words(self._canonical.term(node))} that it needs belongs to a fusion of "
+                    f"kind {self._taken[node].kind} already",
+                    "Nothing to change: what two fusions want goes to the one that saves more, and "
+                    "to a norm before a matmul's epilogue.",
+                    is_competition=True,
                 )
         return None
 

@@ -1,4 +1,4 @@
-"""The canonical forms of matmuls; `ALL_FORMS` has those of all operations."""
+"""The canonical forms of matmuls."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch import fx
 
-from mi300_inductor.graph.forms import FORMS, argument, aten, handles
+from mi300_inductor.graph.forms import argument, aten, handles
 from mi300_inductor.graph.term import Term, same_dim, same_shape
 
 if TYPE_CHECKING:
@@ -45,6 +45,3 @@ def _scaled_mm(build: Canonicaliser, node: fx.Node) -> Term | None:
     if bias is not None:
         operands.append(build.term(bias))
     return build.like(node, "scaled_mm", *operands)
-
-
-ALL_FORMS = FORMS

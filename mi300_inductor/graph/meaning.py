@@ -19,10 +19,14 @@ from mi300_inductor.graph.term import Term
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a match is not used: the condition that failed and what the user can do."""
+    """Why a match is not used: the condition that failed and what the user can do.
+
+    `is_competition` says that another fusion has taken a part.
+    """
 
     reason: str
     hint: str
+    is_competition: bool = False
 
 
 @dataclass(frozen=True, eq=False)

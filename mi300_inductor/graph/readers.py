@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from mi300_inductor.graph.meaning import DynamicScale, Quantize, Refusal, RmsNorm, SiluMul
+from mi300_inductor.graph.recognise import Recognition, furthest_failure
 from mi300_inductor.graph.term import Term, held_dtype, is_transparent_view, same_dim, strip
+from mi300_inductor.graph.words import describe
 from mi300_inductor.op_schemas import FP8_DTYPES
 
 Producer = RmsNorm | SiluMul
@@ -51,14 +53,15 @@ def _split(view: Term) -> int:
 
 def read_by(
     fact: Quantize,
-    scales: dict[Term, DynamicScale],
-    producers: dict[Term, Producer],
-    refused: Mapping[Term, Refusal],
+    scales: Mapping[Term, DynamicScale],
+    producers: Mapping[Term, Producer],
+    recognition: Recognition,
 ) -> Reader | Refusal:
     """How a quantisation reads a norm or activation, or why it does not."""
     producer = producers.get(source_of_value(fact.y))
     if producer is None:
-        return Refusal(
+        # A larger match that was refused says more than the part of it that was not.
+        return recognition.refused.get(fact.root) or Refusal(
             "the quantised value is not the result of an RMSNorm or of SiLU*mul, so there is no "
             "kernel to merge it into",
             "Nothing to change: Inductor compiles the quantisation.",
@@ -71,17 +74,20 @@ def read_by(
     if y_dtype is None:
         return Refusal("the value is rounded twice before it is quantised", "Cast once.")
     dynamic = scales.get(fact.scale)
-    if dynamic is not None and _same_value(dynamic.y, fact.y, dynamic.over):
+    other_value = None if dynamic is None else _other_value(dynamic, fact.y)
+    if dynamic is not None and other_value is None:
         size = 0 if dynamic.over == "all" else group or -1
         return Reader(fact, y_dtype, dynamic, size)
     if all(same_dim(dim, 1) for dim in fact.scale.shape):
         return Reader(fact, y_dtype, None, 0)
-    if fact.scale in refused:
-        return refused[fact.scale]
+    if fact.scale in recognition.refused:
+        return recognition.refused[fact.scale]
     return Refusal(
         f"the scale {fact.scale.node.name} has one value per row but does not follow from the "
-        "largest absolute value of that row in a known way",
-        "Compute it as y.abs().amax(-1, keepdim=True).float() / 448, or use one static scale.",
+        "largest absolute value of that row in a known way: "
+        f"{other_value or furthest_failure('dynamic_scale', [fact.scale])}",
+        "Compute it as y.abs().amax(-1, keepdim=True).float() / 448 from the value that is "
+        "quantised, or use one static scale.",
     )
 
 
@@ -92,9 +98,19 @@ def _views(y: Term) -> Iterator[Term]:
         y = y.args[0]
 
 
-def _same_value(amax_of: Term, quantised: Term, over: str) -> bool:
-    if source_of_value(amax_of) is not source_of_value(quantised) or held_dtype(
-        amax_of
-    ) != held_dtype(quantised):
-        return False
-    return over == "all" or same_dim(amax_of.shape[-1], quantised.shape[-1])
+def _other_value(dynamic: DynamicScale, quantised: Term) -> str | None:
+    """How the value that a scale follows from differs from the one that is quantised."""
+    own, other = source_of_value(dynamic.y), source_of_value(quantised)
+    if own is not other:
+        return f"it is that of {describe(own)}, and {describe(other)} is quantised"
+    if held_dtype(dynamic.y) != held_dtype(quantised):
+        return (
+            f"it is that of the value rounded to {held_dtype(dynamic.y)}, and the value rounded to "
+            f"{held_dtype(quantised)} is quantised"
+        )
+    if dynamic.over != "all" and not same_dim(dynamic.y.shape[-1], quantised.shape[-1]):
+        return (
+            f"it is that of {dynamic.y.shape[-1]} values, and a row of the quantised value has "
+            f"{quantised.shape[-1]}"
+        )
+    return None

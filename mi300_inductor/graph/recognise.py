@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mi300_inductor.graph.canonicalise import Canonicaliser
@@ -17,6 +17,7 @@ from mi300_inductor.graph.meaning import Fact, Meaning, Refusal
 from mi300_inductor.graph.registry import examples_of, meanings, user_spellings
 from mi300_inductor.graph.spelling import Failure, Match, Spelling, compile_spelling
 from mi300_inductor.graph.term import Term
+from mi300_inductor.graph.words import describe, in_words
 from mi300_inductor.inductor import decomposition_table
 
 
@@ -65,7 +66,7 @@ def recognise(canonical: Canonicaliser) -> Recognition:
         found, refused = _facts_of(meaning, by_op)
         refusals.update((match.root, refusal) for match, refusal in refused)
         facts.extend(found)
-        misses.extend(_misses_of(meaning, canonical.terms, by_op, found, refused))
+        misses.extend(_misses_of(meaning, canonical.terms, found, refused))
     return Recognition(tuple(facts), tuple(misses), refusals)
 
 
@@ -98,7 +99,6 @@ def _facts_of(
 def _misses_of(
     meaning: Meaning,
     terms: Sequence[Term],
-    by_op: Mapping[str, list[Term]],
     facts: Sequence[Fact],
     refused: Sequence[tuple[Match, Refusal]],
 ) -> list[Miss]:
@@ -112,7 +112,7 @@ def _misses_of(
         refusal = next((r for m, r in refused if anchor in m.values.values()), None)
         refusal = refusal or meaning.explain(anchor)
         if refusal is None:
-            refusal = _diagnose(meaning, anchor, users, by_op)
+            refusal = _diagnose(meaning, anchor, users)
         misses.append(Miss(meaning, anchor, refusal))
     return misses
 
@@ -125,29 +125,37 @@ def _users_of(terms: Sequence[Term]) -> Mapping[Term, list[Term]]:
     return users
 
 
-def _diagnose(
-    meaning: Meaning,
-    anchor: Term,
-    users: Mapping[Term, list[Term]],
-    by_op: Mapping[str, list[Term]],
-) -> Refusal:
+def _diagnose(meaning: Meaning, anchor: Term, users: Mapping[Term, list[Term]]) -> Refusal:
     """The furthest failure of any spelling at any term that reads the anchor's value."""
     roots, frontier = [anchor], [anchor]
     for _ in range(_REACH):
         frontier = [user for term in frontier for user in users.get(term, ())]
         roots.extend(frontier)
+    return Refusal(furthest_failure(meaning.name, roots), meaning.hint)
+
+
+def furthest_failure(meaning_name: str, roots: Iterable[Term]) -> str:
+    """Why no spelling of a meaning matches at any of some terms: the first condition that failed.
+
+    Of several spellings the one that got furthest counts.
+    """
     furthest: Failure | None = None
+    expected: dict[str, None] = {}
+    others: list[Term] = []
     for root in dict.fromkeys(roots):
-        for spelling in compiled(meaning.name):
+        for spelling in compiled(meaning_name):
+            expected[in_words(spelling.root)] = None
             if spelling.root.op != root.op:
+                others.append(root)
                 continue
             failures: list[Failure] = []
             spelling.match(root, failures)
             for failure in failures:
                 if furthest is None or failure.progress > furthest.progress:
                     furthest = failure
-    reason = furthest.reason if furthest is not None else "no spelling begins like this"
-    return Refusal(reason, meaning.hint)
+    if furthest is not None:
+        return furthest.reason
+    return f"expected {' or '.join(expected)} here, found {describe(others[0])}"
 
 
 # How many operations and casts may lie between an anchor and the result of its meaning.

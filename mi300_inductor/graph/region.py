@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +33,12 @@ class Region:
     outputs: dict[str, list[list[Term]]]
     rows: Term
     facts: tuple[Fact, ...]
+
+    @property
+    def parts(self) -> int:
+        """How many parts of the graph are merged: its facts, and an addition before or behind."""
+        additions = [self.inputs.get(name) for name in ("residual", "addend")]
+        return len(self.facts) + sum(addition is not None for addition in additions)
 
     def input_terms(self) -> list[Term]:
         """All input terms, flat."""
@@ -69,8 +74,6 @@ class Plan:
     regions: list[tuple[Region, frozenset[fx.Node]]] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
 
-    def refuse(self, kind: str, term: Term, refusals: Iterable[Refusal]) -> None:
-        """Notes the first of some refusals."""
-        for refusal in refusals:
-            self.refused.append(Refused(kind, term, refusal))
-            return
+    def refuse(self, kind: str, term: Term, refusal: Refusal) -> None:
+        """Notes a refusal."""
+        self.refused.append(Refused(kind, term, refusal))

@@ -10,14 +10,14 @@ from torch import fx
 
 from mi300_inductor.graph.recognise import Miss
 from mi300_inductor.graph.region import Refused, Region
-from mi300_inductor.graph.select import cost
+from mi300_inductor.graph.select import cost, saving_text
 from mi300_inductor.report import Fusion, Rejection
 from mi300_inductor.report_graph import source_line
 
 
 def describe_fusion(region: Region, nodes: Sequence[fx.Node]) -> Fusion:
     """The report's entry for a region; `nodes` are the replaced nodes in graph order."""
-    spent = cost(region)
+    spent = cost(region, nodes)
     return Fusion(
         kind=region.kind,
         nodes=tuple(node.name for node in nodes),
@@ -32,6 +32,7 @@ def describe_fusion(region: Region, nodes: Sequence[fx.Node]) -> Fusion:
         bytes_after=_number(spent.bytes_after),
         launches_before=spent.launches_before,
         launches_after=spent.launches_after,
+        saving=saving_text(region, spent),
     )
 
 

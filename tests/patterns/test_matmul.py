@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+from mi300_inductor.graph.rounding import drops_roundings
+
 from .engine import BF16, E4M3FN, F16, fresh, run
 
 ROWS, COLUMNS, DEPTH = 5, 48, 64
@@ -125,7 +127,12 @@ def test_an_addition_that_does_not_fit_stays_outside(change):
     assert torch.allclose(got.float(), want.float(), rtol=0.02, atol=0.1)
 
 
-@pytest.mark.parametrize("scales", ["0-D", "[1]", "[1, 1]", "[M, 1] and [1, N]"])
+SCALES = ["0-D", "[1]", "[1, 1]"]
+if not drops_roundings():  # torch 2.11's own _scaled_mm takes no others on a CPU
+    SCALES += ["[M, 1] and [1, N]"]
+
+
+@pytest.mark.parametrize("scales", SCALES)
 def test_scales_of_every_form_fuse(scales):
     a, w = (torch.randn(s).to(E4M3FN) for s in ((ROWS, DEPTH), (COLUMNS, DEPTH)))
     forms = {

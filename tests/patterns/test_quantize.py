@@ -80,6 +80,52 @@ def other_bounds(y, s, q, top):
     return (y.float() / s).clamp(-16.0, 15.0).to(q)
 
 
+def upper_bound_only(y, s, q, top):
+    return (y.float() / s).clamp(max=top).to(q)
+
+
+def lower_bound_only(y, s, q, top):
+    return (y.float() * s).clamp(min=-top).to(q)
+
+
+def rectified(y, s, q, top):
+    return (y.float() / s).clamp(0.0, top).to(q)
+
+
+def bounds_rounded_to_the_dtype(y, s, q, top):
+    return (y / s.to(y.dtype)).clamp(-17.01, 17.01).to(q)
+
+
+def clamp_behind_a_view(y, s, q, top):
+    return (y.float() / s).view(2, -1, y.shape[-1]).clamp(-top, top).to(q)
+
+
+def cast_between_the_clamps(y, s, q, top):
+    return (y.float() / s).clamp(min=-top).to(torch.float32).clone().clamp(max=top).to(q)
+
+
+def without_a_scale(y, s, q, top):
+    return y.to(q)
+
+
+def without_a_scale_clamped(y, s, q, top):
+    return y.clamp(-top, top).to(q)
+
+
+def without_a_scale_clamped_in_fp32(y, s, q, top):
+    return y.float().clamp(-top, top).to(q)
+
+
+def reciprocal_in_own_dtype(y, s, q, top):
+    return (y * s.to(y.dtype).reciprocal()).clamp(-top, top).to(q)
+
+
+def torchao_affine(y, s, q, top):
+    """`_quantize_affine_float8` of torchao with a given scale."""
+    scaled = y.to(torch.float32) / s
+    return scaled.clamp(min=-top, max=top).to(q)
+
+
 def number_as_scale(y, s, q, top):
     return (y.float() / 0.03125).clamp(-top, top).to(q)
 
@@ -102,6 +148,17 @@ STATIC = (
     not_clamped,
     multiplied_not_clamped,
     other_bounds,
+    upper_bound_only,
+    lower_bound_only,
+    rectified,
+    bounds_rounded_to_the_dtype,
+    clamp_behind_a_view,
+    cast_between_the_clamps,
+    without_a_scale,
+    without_a_scale_clamped,
+    without_a_scale_clamped_in_fp32,
+    reciprocal_in_own_dtype,
+    torchao_affine,
     number_as_scale,
     number_as_factor,
 )

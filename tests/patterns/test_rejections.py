@@ -81,8 +81,27 @@ def rounded_before_the_cast(x, w, s):
     return (norm(x, w).float() / s).to(BF16).to(E4M3FN)
 
 
-def one_sided_clamp(x, w, s):
-    return (norm(x, w).float() / s).clamp(max=448).to(E4M3FN)
+def bound_from_a_tensor(x, w, s):
+    y = norm(x, w).float() / s
+    return torch.minimum(y.clamp(min=-448), s * 448).to(E4M3FN)
+
+
+def divided_in_half(x, w, s):
+    return (norm(x, w) / s[0]).clamp(-448, 448).to(E4M3FN)
+
+
+def scale_of_another_value(x, w, s):
+    return quant(norm(x, w), x.abs().amax(-1, keepdim=True).float() / 448)
+
+
+def scale_before_rounding(x, w, s):
+    y = functional.rms_norm(x.float(), (HIDDEN,), w.float(), 1e-6)
+    return quant(y.to(BF16), y.abs().amax(-1, keepdim=True) / 448)
+
+
+def scale_bounded_above(x, w, s):
+    y = norm(x, w)
+    return quant(y, y.abs().amax(-1, keepdim=True).float().clamp(max=1200.0) / 448)
 
 
 def unsupported_format(x, w, s):
@@ -127,16 +146,29 @@ CASES = [
      "input or the result"),
     (rstd_returned, "rms_norm: rsqrt, a value inside the fusion, is a result of the graph",
      "Do not return"),
-    (scale_per_row, "quant: the scale add_1 has one value per row but does not follow from the"
-     " largest absolute value of that row in a known way", "amax"),
-    (rounded_before_the_cast, "quant: the scaled value is rounded again, to torch.bfloat16, before"
-     " it is converted to FP8", "Convert to FP8 directly"),
-    (one_sided_clamp, "quant: expected a lower bound here, found a division (div)", "clamp(-max"),
-    (unsupported_format, "quant: torch.float8_e5m2fnuz is not supported, expected one of"
+    (scale_per_row, "rms_norm_quant: the scale add_1 has one value per row but does not follow from"
+     " the largest absolute value of that row in a known way: expected a division or a lower bound"
+     " or a multiplication here, found an addition (add_1)", "amax"),
+    (scale_of_another_value, "rms_norm_quant: the scale div has one value per row but does not"
+     " follow from the largest absolute value of that row in a known way: it is that of a graph"
+     " input (arg0_1), and a multiplication (mul_1) is quantised", "that is quantised"),
+    (scale_before_rounding, "rms_norm_quant: the scale div has one value per row but does not"
+     " follow from the largest absolute value of that row in a known way: it is that of the value"
+     " rounded to torch.float32, and the value rounded to torch.bfloat16 is quantised",
+     "that is quantised"),
+    (scale_bounded_above, "rms_norm_quant: the scale div has one value per row but does not"
+     " follow from the largest absolute value of that row in a known way: expected a maximum over"
+     " the last dimension here, found an upper bound (clamp_max)", "amax"),
+    (rounded_before_the_cast, "rms_norm_quant: the scaled value is rounded again, to"
+     " torch.bfloat16, before it is converted to FP8", "Convert to FP8 directly"),
+    (bound_from_a_tensor, "rms_norm_quant: clamp_max is not a constant", "clamp(-max"),
+    (divided_in_half, "rms_norm_quant: the result of dividing by a float32 scale is rounded to"
+     " torch.bfloat16", "Divide in float32"),
+    (unsupported_format, "rms_norm_quant: torch.float8_e5m2fnuz is not supported, expected one of"
      " torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2", "Use one"),
     (quantised_input, "quant: the quantised value is not the result of an RMSNorm or of SiLU*mul,"
      " so there is no kernel to merge it into", "Nothing to change"),
-    (scale_in_half, "quant: the scale is computed in torch.bfloat16, expected float32",
+    (scale_in_half, "rms_norm_quant: the scale is computed in torch.bfloat16, expected float32",
      "Convert amax with .float()"),
     (silu_in_half, "silu_mul: exp (exp) is rounded to torch.bfloat16 inside the SiLU",
      "torch.nn.functional.silu"),

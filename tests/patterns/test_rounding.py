@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch._inductor.decomposition import select_decomp_table
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional
 
+import mi300_inductor as mi
+from mi300_inductor.backend import mi300
 from mi300_inductor.graph import rounding
 from mi300_inductor.graph.rounding import ROUNDED, mark_roundings, unmark_roundings
 
-from .engine import BF16, E4M3FN, check_same, fresh, run
+from .engine import BF16, E4M3FN, check_same, fresh, ordered, run
 
 HIDDEN = 64
 
@@ -81,12 +85,78 @@ def test_marks_outside_of_fusions_are_removed_too():
     assert torch.equal(made.got, made.want)
 
 
+def torch_norm(x, r, s):
+    return functional.rms_norm(x, (HIDDEN,), None, 1e-6)
+
+
+def silu_in_fp32(x, r, s):
+    return (functional.silu(x.float()) * r.float()).to(BF16)
+
+
+def sum_in_fp32(x, r, s):
+    h = (x.float() + r.float()).to(BF16).float()
+    return (h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6)).to(BF16)
+
+
+def static(y, s):
+    return (y.float() / s).clamp(-448, 448).to(E4M3FN)
+
+
+def per_token(y, s):
+    amax = y.abs().amax(-1, keepdim=True).float()
+    return (y.float() / (amax / 448)).clamp(-448, 448).to(E4M3FN)
+
+
+PRODUCERS = {
+    torch_norm: "rms_norm_quant",
+    silu_in_fp32: "silu_mul_quant",
+    sum_in_fp32: "add_rms_norm_quant",
+}
+
+
+def halves():
+    return fresh(64, HIDDEN), fresh(64, HIDDEN), torch.rand(1) * 0.1 + 0.01
+
+
+@pytest.mark.parametrize("quantise", [static, per_token], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("producer", PRODUCERS, ids=lambda f: f.__name__)
+def test_a_chain_rounds_as_eager_does_on_this_torch(producer, quantise):
+    """The joint passes of the installed torch run for real, with our hook before them."""
+    made = run(lambda x, r, s: quantise(producer(x, r, s), s), *halves())
+    assert made.kinds == [PRODUCERS[producer]] and not made.rejected, made.reasons
+    assert "y_dtype=bfloat16" in made.fused[0].op
+    assert ROUNDED not in made.targets()
+    check_same(made.got, made.want)
+
+
+def test_the_backend_rounds_as_eager_does_on_this_torch():
+    """Through code generation, and with what is not fused: unfused parts round too."""
+
+    def chains(x, r, s):
+        y = functional.silu(x.float()).to(BF16).float() + r
+        return [static(producer(x, r, s), s) for producer in PRODUCERS], y, x.to(BF16).float() * r
+
+    torch._dynamo.reset()
+    args = halves()
+    with torch.no_grad():
+        report = mi.explain(chains, *args)
+        got = torch.compile(chains, backend=mi300)(*args)
+        want = chains(*args)
+    assert report.counts == dict.fromkeys(PRODUCERS.values(), 1), str(report)
+    check_same(got, want)
+
+
 def test_without_the_hook_such_a_torch_gets_no_chain(monkeypatch):
+    is_dropped = rounding.drops_roundings()
     monkeypatch.setattr(rounding, "drops_roundings", lambda: True)
     made = run(model, *inputs(), marks=False)
     assert made.kinds == ["rms_norm"]
     assert made.reasons == [
-        "quant: this torch may have dropped the rounding of the quantised value before the pass ran"
+        "rms_norm_quant: this torch may have dropped the rounding of the quantised value before "
+        "the pass ran"
     ]
     assert "RoundingMarks()" in made.rejected[0].hint
-    check_same(made.got, made.want)
+    if is_dropped:  # then it is so without any pass of ours, and a few codes are one off
+        assert int((ordered(made.got) - ordered(made.want)).abs().max()) <= 1
+    else:
+        check_same(made.got, made.want)

@@ -1,0 +1,81 @@
+"""The canonical forms of casts and clamps.
+
+`clamp`, `clamp_min` and `clamp_max`, `maximum` and `minimum` with a number are `max` and `min`, the
+lower bound inside. What is cast to FP8 always has both: a bound that is not there is infinite. So
+one spelling of a quantisation stands for all its clamps.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from torch import fx
+
+from mi300_inductor.graph.forms import argument, aten, handles, prims
+from mi300_inductor.graph.term import FLOAT_DTYPES, FP8_DTYPES, Term, is_transparent_view, strip
+
+if TYPE_CHECKING:
+    from mi300_inductor.graph.canonicalise import Canonicaliser
+
+
+@handles(prims.convert_element_type.default, aten._to_copy.default)
+def _cast(build: Canonicaliser, node: fx.Node) -> Term | None:
+    source = build.term(node.args[0])
+    value = node.meta["val"]
+    if value.dtype in FP8_DTYPES:
+        return build.like(node, "to_fp8", _bounded(build, node, source))
+    if source.dtype not in FLOAT_DTYPES or value.dtype not in FLOAT_DTYPES:
+        return None
+    return source if source.dtype == value.dtype else build.like(node, "cast", source)
+
+
+def _bounded(build: Canonicaliser, node: fx.Node, value: Term) -> Term:
+    """`min(max(value, low), high)`, infinite bounds where the graph has none."""
+    if (value.op == "cast" or is_transparent_view(value)) and strip(value).op in ("min", "max"):
+        inner = _bounded(build, node, value.args[0])
+        if inner is value.args[0]:
+            return value
+        return build.step(node, value.op, inner, of=value)
+    high = build.const(math.inf)
+    if value.op == "min":
+        inner, high = value.args
+        if strip(inner).op == "max":
+            return value
+        lower = build.step(node, "max", inner, build.const(-math.inf), of=inner)
+    elif value.op == "max":
+        lower = value
+    else:
+        lower = build.step(node, "max", value, build.const(-math.inf), of=value)
+    return build.step(node, "min", lower, high, of=value)
+
+
+@handles(aten.clamp_min.default, aten.clamp_min.Tensor, aten.maximum.default)
+def _max(build: Canonicaliser, node: fx.Node) -> Term:
+    return _bound(build, node, "max", build.term(node.args[0]), build.term(node.args[1]))
+
+
+@handles(aten.clamp_max.default, aten.clamp_max.Tensor, aten.minimum.default)
+def _min(build: Canonicaliser, node: fx.Node) -> Term:
+    return _bound(build, node, "min", build.term(node.args[0]), build.term(node.args[1]))
+
+
+def _bound(build: Canonicaliser, node: fx.Node, op: str, left: Term, right: Term) -> Term:
+    if left.is_const:
+        left, right = right, left
+    if op == "max" and left.op == "min" and right.is_const and left.args[1].is_const:
+        value, high = left.args
+        if right.value <= high.value and left.dtype == node.meta["val"].dtype:
+            return build.like(node, "min", build.step(node, "max", value, right, of=left), high)
+    return build.like(node, op, left, right)
+
+
+@handles(aten.clamp.default)
+def _clamp(build: Canonicaliser, node: fx.Node) -> Term:
+    term = build.term(node.args[0])
+    low, high = argument(node, 1, "min"), argument(node, 2, "max")
+    if low is not None:
+        term = build.like(node, "max", term, build.term(low))
+    if high is not None:
+        term = build.like(node, "min", term, build.term(high))
+    return term

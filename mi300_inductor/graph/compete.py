@@ -1,0 +1,91 @@
+"""Which of the regions that want the same nodes is taken, and what the others lose.
+
+Each anchor (a norm, an activation, a matmul) has candidates, the one that merges most first. Over
+all anchors the candidate that saves most is taken first; where one is not legal any more, because
+its nodes are taken or for another reason, the next of that anchor competes in its place. Ties are
+broken by name, so that the result does not depend on the order of nodes.
+
+NOTE: a norm or an activation comes before a matmul's epilogue whatever they save. The addition in
+front of a norm costs the norm nothing, and `add_rms_norm` is what a model is expected to have.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+import sympy  # type: ignore[import-untyped]
+
+from mi300_inductor.graph.legality import Legality
+from mi300_inductor.graph.meaning import Fact, Refusal
+from mi300_inductor.graph.region import Plan, Region
+from mi300_inductor.graph.select import cost
+
+# Kind of the refusal of a fusion that was made without a part that another one has taken.
+COMPETITION = "competition"
+# Stands for a size that is not known while compiling, where savings are compared.
+TYPICAL_SIZE = 32
+
+_Key = tuple[bool, int, float, str]
+
+
+def choose(anchors: Sequence[Sequence[Region]], legality: Legality, plan: Plan) -> set[Fact]:
+    """Fills a plan with legal regions that do not overlap, and with refusals.
+
+    Args:
+        anchors: For each anchor its candidates, the most wanted first.
+        legality: Of the graph; remembers what is taken.
+        plan: Is added to.
+
+    Returns:
+        The facts that are part of a region.
+    """
+    fused: set[Fact] = set()
+    refusals: list[list[tuple[Region, Refusal]]] = [[] for _ in anchors]
+    heap = [(_key(regions[0]), index) for index, regions in enumerate(anchors) if regions]
+    heapq.heapify(heap)
+    while heap:
+        _, index = heapq.heappop(heap)
+        regions, refused = anchors[index], refusals[index]
+        region = regions[len(refused)]
+        result = legality.check(region)
+        if not isinstance(result, Refusal):
+            legality.take(region)
+            plan.regions.append((region, result))
+            fused.update(region.facts)
+            _report(plan, refused, region)
+            continue
+        refused.append((region, result))
+        if len(refused) < len(regions):
+            heapq.heappush(heap, (_key(regions[len(refused)]), index))
+        else:
+            _report(plan, refused, None)
+    return fused
+
+
+def _report(plan: Plan, refused: Sequence[tuple[Region, Refusal]], taken: Region | None) -> None:
+    """Notes the first loss: a kind that the anchor does not get, or a part of it."""
+    for region, refusal in refused:
+        if taken is not None and region.parts <= taken.parts:
+            continue
+        if taken is not None and refusal.is_competition:
+            plan.refuse(COMPETITION, region.rows, refusal)
+        elif taken is None or region.kind != taken.kind:
+            plan.refuse(region.kind, region.rows, refusal)
+        else:
+            continue
+        return
+
+
+def _key(region: Region) -> _Key:
+    """Sorts regions: the first is taken first."""
+    spent = cost(region)
+    saved = _typical(spent.bytes_before - spent.bytes_after)
+    launches = spent.launches_before - spent.launches_after
+    return (region.kind == "skinny_gemm", -launches, -saved, region.rows.node.name)
+
+
+def _typical(expression: sympy.Expr) -> float:
+    if expression.is_number:
+        return float(expression)
+    return float(expression.subs(dict.fromkeys(expression.free_symbols, TYPICAL_SIZE)))

@@ -1,0 +1,148 @@
+"""Seconds that a kernel takes on a target, and what bounds it.
+
+A kernel waits for its launch, then for its dependent round trips to memory (load, reduce, store),
+then for the slowest of: memory, the shared cache, the compute units that have work (each keeps a
+limited number of bytes on their way, so few rows do not fill a device), and arithmetic:
+
+    launch + trips * latency + max(memory, cache, busy compute units, arithmetic)
+
+What a kernel shortly before has written is in the cache if it fits there; weights are not. The
+constants are the target's `Timing`. On a CPU latency is 0 and one unit takes all bytes, so that the
+same formula is the overhead of a call plus the roofline.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mi300_inductor.arch import ArchSpec
+from mi300_inductor.cost import Kernel, Sizes, at
+
+# A row may be spread over a cluster from this length on, as long as few clusters share a compute
+# unit; the same rule as choose_spread in csrc/runtime/row_plan.h.
+SPREAD_WIDTH = 8192
+LONG_WIDTH = 16384
+# Workgroups of a generated reduction that one compute unit holds at a time.
+RESIDENT_ROWS = 8
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Modelled seconds of one or several kernels, by what they wait for."""
+
+    launch: float
+    synchronisation: float
+    memory: float
+    compute: float
+
+    @property
+    def total(self) -> float:
+        """All of it; memory and compute overlap, and the smaller of them is 0 here."""
+        return self.launch + self.synchronisation + self.memory + self.compute
+
+    @property
+    def bound(self) -> str:
+        """What most of the time is spent on: memory, compute, launch or synchronisation."""
+        parts = {
+            "memory": self.memory,
+            "compute": self.compute,
+            "launch": self.launch,
+            "synchronisation": self.synchronisation,
+        }
+        return max(parts, key=parts.__getitem__)
+
+    def __add__(self, other: Estimate) -> Estimate:
+        """One after the other."""
+        return Estimate(
+            self.launch + other.launch,
+            self.synchronisation + other.synchronisation,
+            self.memory + other.memory,
+            self.compute + other.compute,
+        )
+
+
+NOTHING = Estimate(0.0, 0.0, 0.0, 0.0)
+
+
+@functools.lru_cache(4096)
+def estimate(
+    kernel: Kernel, spec: ArchSpec, sizes: Sizes = (), working_set: int | None = None
+) -> Estimate:
+    """The modelled time of a kernel.
+
+    Args:
+        kernel: What is launched.
+        spec: The target.
+        sizes: A number for each symbol of the kernel's expressions.
+        working_set: Bytes touched between two uses of the same data; by default those of the
+            kernel's activations, so that what its producer wrote is found in the cache.
+    """
+    timing = spec.timing
+    read, written = at(kernel.read, sizes), at(kernel.written, sizes)
+    again, parameters = at(kernel.again, sizes), at(kernel.parameters, sizes)
+    activations = read - parameters + written
+    touched = activations if working_set is None else float(working_set)
+    cold = min(1.0, max(0.0, touched / timing.cache_bytes - 1.0))
+    latency = _mix(cold, timing.memory_latency, timing.cache_latency)
+    if parameters > activations:
+        latency = timing.memory_latency
+    waits = kernel.trips * latency + kernel.cache_trips * timing.cache_latency
+    is_flat = at(kernel.width, sizes) == 0
+    share = timing.generated_share if kernel.source == "inductor" and is_flat else 1.0
+    memory = parameters / timing.bandwidth + activations * _mix(
+        cold, 1 / timing.bandwidth, 1 / timing.cache_bandwidth
+    )
+    memory = max(memory / share, (read + written + again) / timing.cache_bandwidth)
+    compute = at(kernel.flops, sizes) / _rate(kernel, spec)
+    units, is_spread = _busy_units(kernel, spec, sizes)
+    waits += is_spread * timing.cache_latency
+    busy = (read + written + again) * latency / (units * timing.bytes_in_flight)
+    waits += max(0.0, busy - max(memory, compute))
+    launch = timing.launch
+    if kernel.source == "inductor" and timing.generated_launch is not None:
+        launch = timing.generated_launch
+    if compute > memory:
+        return Estimate(launch, waits, 0.0, compute)
+    return Estimate(launch, waits, memory, 0.0)
+
+
+def total(
+    kernels: Iterable[Kernel], spec: ArchSpec, sizes: Sizes = (), working_set: int | None = None
+) -> Estimate:
+    """The modelled time of kernels that run one after the other."""
+    return sum((estimate(kernel, spec, sizes, working_set) for kernel in kernels), NOTHING)
+
+
+def _mix(cold: float, memory: float, cache: float) -> float:
+    return cold * memory + (1 - cold) * cache
+
+
+def _busy_units(kernel: Kernel, spec: ArchSpec, sizes: Sizes) -> tuple[float, bool]:
+    """Compute units that have work, and whether several of them share a row.
+
+    More units than there are stand for several workgroups on one, of which each waits by itself.
+    """
+    rows, width = at(kernel.rows, sizes), at(kernel.width, sizes)
+    if kernel.source == "inductor" and width:
+        # A loop over the row: one workgroup keeps little in flight, several make up for it.
+        resident = min(rows, float(spec.cu_count * RESIDENT_ROWS))
+        return max(1.0, resident) * spec.timing.generated_rows, False
+    if kernel.source == "operator" and width >= SPREAD_WIDTH and spec.max_cluster > 1:
+        places = spec.cu_count * (4 if width >= LONG_WIDTH else 2)
+        if rows * spec.max_cluster <= places:
+            return min(rows * spec.max_cluster, float(spec.cu_count)), True
+    return max(1.0, min(rows, float(spec.cu_count))), False
+
+
+def _rate(kernel: Kernel, spec: ArchSpec) -> float:
+    """Floating point operations per second."""
+    if kernel.matrix is None:
+        is_generated = kernel.source == "inductor"
+        return spec.timing.generated_rate if is_generated else spec.timing.vector_rate
+    for source, itemsize, rate in spec.timing.matrix_rates:
+        if (source, itemsize) == (kernel.source, kernel.matrix.itemsize):
+            return rate
+    peak = {1: spec.peak_fp8, 2: spec.peak_bf16}.get(kernel.matrix.itemsize, 0.0)
+    return peak * spec.timing.matrix_share or spec.timing.vector_rate
