@@ -8,7 +8,7 @@ run it; the report says so.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -20,18 +20,13 @@ from mi300_inductor.graph.canonicalise import Canonicaliser
 from mi300_inductor.graph.fuse import fuse
 from mi300_inductor.graph.legality import Legality
 from mi300_inductor.graph.merge import siblings
-from mi300_inductor.graph.recognise import Miss, recognise
+from mi300_inductor.graph.recognise import recognise
 from mi300_inductor.graph.region import Plan
 from mi300_inductor.graph.registry import spelling, user_spellings_key
 from mi300_inductor.graph.rewrite import Rewriter
 from mi300_inductor.graph.rounding import keeps_roundings, mark_roundings, unmark_roundings
 from mi300_inductor.graph.select import drop_losers
-from mi300_inductor.graph.summary import (
-    describe_fusion,
-    describe_merge,
-    describe_miss,
-    describe_refused,
-)
+from mi300_inductor.graph.summary import describe_fusion, describe_merge, describe_refused
 from mi300_inductor.report import Fusion, Rejection
 
 if TYPE_CHECKING:
@@ -98,7 +93,7 @@ def _run(graph: fx.Graph, disabled: frozenset[str]) -> PassResult:
     drop_losers(plan)
     plan.regions.sort(key=lambda entry: min(order[node] for node in entry[1]))
     fused = tuple(describe_fusion(region, _ordered(nodes, order)) for region, nodes in plan.regions)
-    rejected = _rejections(plan, recognition.misses, order, disabled)
+    rejected = _rejections(plan, order, disabled)
     regions = tuple(fusion.nodes for fusion in fused)
     rewriter = Rewriter(graph)
     calls = [rewriter.rewrite(region, nodes) for region, nodes in plan.regions]
@@ -117,10 +112,9 @@ def _ordered(nodes: frozenset[fx.Node], order: dict[fx.Node, int]) -> list[fx.No
 
 
 def _rejections(
-    plan: Plan, misses: Sequence[Miss], order: dict[fx.Node, int], disabled: frozenset[str]
+    plan: Plan, order: dict[fx.Node, int], disabled: frozenset[str]
 ) -> tuple[Rejection, ...]:
     found = [(order[r.term.node], describe_refused(r)) for r in plan.refused]
-    found += [(order[m.anchor.node], describe_miss(m)) for m in misses]
     found = [entry for entry in found if entry[1].kind not in disabled]
     return tuple(rejection for _, rejection in sorted(found, key=lambda entry: entry[0]))
 

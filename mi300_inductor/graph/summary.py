@@ -8,7 +8,6 @@ from dataclasses import replace
 import sympy  # type: ignore[import-untyped]
 from torch import fx
 
-from mi300_inductor.graph.recognise import Miss
 from mi300_inductor.graph.region import Refused, Region
 from mi300_inductor.graph.select import cost, saving_text
 from mi300_inductor.report import Fusion, Rejection
@@ -52,18 +51,10 @@ def describe_merge(fused: Sequence[Fusion], together: Sequence[int]) -> tuple[Fu
 
 
 def describe_refused(refused: Refused) -> Rejection:
-    """The report's entry for a fusion that would not have been legal."""
+    """The report's entry for something that was not fused."""
     node = refused.term.node
     return Rejection(
         refused.kind, node.name, refused.refusal.reason, source_of(node), refused.refusal.hint
-    )
-
-
-def describe_miss(miss: Miss) -> Rejection:
-    """The report's entry for an anchor that no spelling matched."""
-    node = miss.anchor.node
-    return Rejection(
-        miss.meaning.kind, node.name, miss.refusal.reason, source_of(node), miss.refusal.hint
     )
 
 
