@@ -1,9 +1,10 @@
 """Print what a product kernel executes.
 
     python -m tests.cdna3 profile add_rms_norm_quant --shape 32 4096
+    python -m tests.cdna3 profile rms_norm_quant_dynamic --shape 8 8192 --group 128 --dtype fp16
     python -m tests.cdna3 profile skinny_gemm --shape 8 256 4096 --form sparse
 
-A shape is rows and hidden, or m, n and k.
+A shape is rows and hidden, or m, n and k. The plan is that for an MI300X; inputs are random.
 """
 
 from __future__ import annotations
@@ -13,33 +14,74 @@ import sys
 
 from mi300_inductor.gemm_plan import Form
 
-from ..gfx942.cases import Case
-from ..gfx942.gemm_cases import FP8, GemmCase
+from ..gfx942.cases import BF16, E4M3FN, E4M3FNUZ, E5M2, F16, F32, OPS, Case
+from ..gfx942.gemm_cases import GemmCase
 from ..gfx942.rows import prepare
+
+_DTYPES = {"bf16": BF16, "fp16": F16, "fp32": F32}
+_FP8 = {"e4m3fn": E4M3FN, "e4m3fnuz": E4M3FNUZ, "e5m2": E5M2}
+_FORMS = ("any", "dense", "sparse", "ring", "unaligned")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.cdna3", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    profile = parser.add_subparsers(dest="command", required=True).add_parser("profile")
+    profile.add_argument("op", choices=sorted(OPS))
+    profile.add_argument("--shape", type=int, nargs="+", required=True)
+    profile.add_argument("--dtype", choices=[*_DTYPES, "e4m3fnuz"], help="of the inputs")
+    profile.add_argument("--fp8", choices=[*_FP8], default="e4m3fnuz", help="of the output")
+    profile.add_argument(
+        "--group", type=int, default=-1, help="elements a scale; -1 per token, 0 per tensor"
+    )
+    profile.add_argument("--form", choices=_FORMS, default="any", help="of the matmul")
+    return parser
+
+
+def _check(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
+    names = ("m", "n", "k") if given.op == "skinny_gemm" else ("rows", "hidden")
+    if len(given.shape) != len(names) or min(given.shape) < 1:
+        numbers = " ".join(map(str, given.shape))
+        wanted = f"{len(names)} numbers above 0: {', '.join(names)}"
+        parser.error(f"{given.op}: wrong shape; got {numbers}, expected {wanted}.")
+    if given.op != "skinny_gemm" and (given.form != "any" or given.dtype == "e4m3fnuz"):
+        parser.error(f"{given.op}: --form and FP8 inputs go with skinny_gemm only.")
+    if given.op == "skinny_gemm" and given.dtype == "fp32":
+        parser.error("skinny_gemm: no kernel for fp32; got fp32, expected bf16, fp16 or e4m3fnuz.")
+    if given.group > 0 and given.shape[-1] % given.group:
+        parser.error(
+            f"{given.op}: hidden is not a whole number of groups; got {given.shape[-1]} and "
+            f"{given.group}, expected a divisor."
+        )
+
+
+def _profile(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
+    if given.op == "skinny_gemm":
+        dtype = _DTYPES.get(given.dtype, E4M3FNUZ)
+        case = GemmCase(*given.shape, dtype, Form[given.form.upper()])
+        call = case.prepare(case.operands())
+        launches = call.plan().launches
+        if not launches:
+            parser.error(
+                f"skinny_gemm: no kernel of form {given.form} takes the shape; got m {case.m}, "
+                "expected at most 64 (ring 16, sparse 8) and FP8 for ring and sparse."
+            )
+    else:
+        change = {"q_dtype": _FP8[given.fp8], "group_size": given.group}
+        row_case = Case(given.op, *given.shape, _DTYPES[given.dtype or "bf16"], change)
+        call = prepare(row_case.op, row_case.build())
+        launches = call.launches()
+    call.run()
+    for launch, counters in zip(launches, call.counters, strict=True):
+        print(f"{launch.entry.decode()}\n{counters}\n")
 
 
 def main(arguments: list[str]) -> int:
-    """Run one operator call with random inputs and print its counters, launch by launch."""
-    parser = argparse.ArgumentParser(prog="python -m tests.cdna3")
-    parser.add_argument("command", choices=["profile"])
-    parser.add_argument("op")
-    parser.add_argument("--shape", type=int, nargs="+", required=True)
-    parser.add_argument("--form", choices=[form.name.lower() for form in Form], default="any")
+    """Run one operator call and print its counters, launch by launch."""
+    parser = _parser()
     given = parser.parse_args(arguments)
-    wanted = 3 if given.op == "skinny_gemm" else 2
-    if len(given.shape) != wanted:
-        parser.error(f"{given.op}: --shape has {len(given.shape)} numbers, expected {wanted}")
-    if wanted == 3:
-        case = GemmCase(*given.shape, FP8, Form[given.form.upper()])
-        call = case.prepare(case.operands())
-        names = [launch.entry.decode() for launch in call.plan().launches]
-    else:
-        row_case = Case(given.op, *given.shape)
-        call = prepare(row_case.op, row_case.build())
-        names = [launch.entry.decode() for launch in call.launches()]
-    call.run()
-    for name, counters in zip(names, call.counters, strict=True):
-        print(f"{name}\n{counters}\n")
+    _check(parser, given)
+    _profile(parser, given)
     return 0
 
 

@@ -25,6 +25,7 @@ class Counters:
         lines: Sum over global accesses of the distinct 128-byte lines of each.
         bank_conflicts: Extra LDS passes.
         workgroups: How many workgroups ran.
+        waves: How many waves ran.
     """
 
     instructions: Counter[str]
@@ -33,17 +34,30 @@ class Counters:
     lines: int
     bank_conflicts: int
     workgroups: int
+    waves: int
+
+    @property
+    def ended(self) -> int:
+        """Waves that reached s_endpgm."""
+        return self.mnemonics["s_endpgm"]
 
     def moved(self, kind: str) -> int:
         """Bytes moved by a class such as "global_load"."""
         return sum(n for (name, _), n in self.bytes.items() if name == kind)
 
     def __str__(self) -> str:
-        rows = [f"workgroups {self.workgroups}"]
-        rows += [f"{name:14} {n:12}" for name, n in sorted(self.instructions.items())]
-        rows += [f"{k} x {w} B/lane: {n} bytes" for (k, w), n in sorted(self.bytes.items())]
-        rows += [f"cache lines {self.lines}", f"LDS conflict passes {self.bank_conflicts}"]
-        return "\n".join(rows)
+        rows = [(f"{name} instructions", n) for name, n in sorted(self.instructions.items())]
+        rows += [
+            (f"{name} bytes, {width} a lane", n) for (name, width), n in sorted(self.bytes.items())
+        ]
+        rows += [
+            ("128-byte lines touched", self.lines),
+            ("LDS conflict passes", self.bank_conflicts),
+        ]
+        head = f"{self.workgroups} workgroups of {self.waves // self.workgroups} waves"
+        lines = [f"{head:36}{'total':>14}{'a workgroup':>14}"]
+        lines += [f"{name:36}{n:14,}{n / self.workgroups:14,.1f}" for name, n in rows]
+        return "\n".join(lines)
 
 
 def collect(
@@ -52,6 +66,7 @@ def collect(
     lanes: Sequence[int],
     extra: Sequence[int],
     workgroups: int,
+    waves: int,
 ) -> Counters:
     """Totals by class from the engine's per-instruction numbers."""
     instructions: Counter[str] = Counter()
@@ -74,4 +89,4 @@ def collect(
             lines += int(extra[k])
         else:
             conflicts += int(extra[k])
-    return Counters(instructions, mnemonics, moved, lines, conflicts, workgroups)
+    return Counters(instructions, mnemonics, moved, lines, conflicts, workgroups, waves)

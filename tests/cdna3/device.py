@@ -30,6 +30,7 @@ _GUARD = 4096
 _GUARD_BYTE = 0xD5
 _POISON = 0xA5
 _LDS_LIMIT = 65536
+_LANES = 64
 _KERNARG_PADDING = 64
 _SCALARS = {1: "<B", 2: "<H", 4: "<I", 8: "<Q"}
 
@@ -187,7 +188,8 @@ class Device:
         if load_engine().cdna3_launch(ctypes.byref(launch)):
             raise make_fault(kernel, launch.fault, self._near(launch.fault.address))
         self._check_guards(kernel)
-        return collect(kernel, totals[0], totals[1], totals[2], int(np.prod(grid)))
+        groups, waves = int(np.prod(grid)), -(-int(np.prod(block)) // _LANES)
+        return collect(kernel, totals[0], totals[1], totals[2], groups, groups * waves)
 
     def _near(self, address: int) -> str:
         for number, b in enumerate(self.buffers):

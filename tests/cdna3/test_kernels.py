@@ -11,8 +11,11 @@ from .selftest import RUNS, SCHEDULES, kernel, run_dense16, run_norm, run_ring
 def test_kernel_is_right_in_all_schedules(name):
     file, run = RUNS[name]
     code = kernel(name, file)
+    assert len(SCHEDULES) > 20
     for schedule in SCHEDULES:
-        run(code, schedule)
+        counters, device = run(code, schedule)  # raises if a check fails or the result is wrong
+        assert counters.ended == counters.waves > 0
+        assert all((b.writes > 0).all() for b in device.buffers if b.uninitialized)
 
 
 def test_counters_of_the_norm():

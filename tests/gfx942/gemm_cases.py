@@ -126,21 +126,33 @@ def _cases() -> list[GemmCase]:
 CASES = _cases()
 
 
-def check_product(case: GemmCase, given: dict[str, Tensor | None], got: Tensor) -> None:
-    """Within the rounding of fp32 sums in any order and of the result; NaN and infinity exactly."""
+def check_product(
+    case: GemmCase,
+    given: dict[str, Tensor | None],
+    got: Tensor,
+    work: torch.dtype = torch.float64,
+) -> None:
+    """Within the rounding of fp32 sums in any order and of the result; NaN and infinity exactly.
+
+    Args:
+        case: The call.
+        given: Its operands.
+        got: Its output.
+        work: Of the reference's sums; float32 is quicker and its own error is far below the bound.
+    """
     names = ("a", "weight", "scale_a", "scale_b", "bias", "addend")
     values = [given.get(name) for name in names]
-    exact = reference.skinny_gemm(*values, torch.float64)  # type: ignore[arg-type]
-    wide = [None if v is None else v.double().abs() for v in values]
-    size = reference.skinny_gemm(*wide, torch.float64)  # type: ignore[arg-type]
+    exact = reference.skinny_gemm(*values, work, work)  # type: ignore[arg-type]
+    wide = [None if v is None else v.to(work).abs() for v in values]
+    size = reference.skinny_gemm(*wide, work, work)  # type: ignore[arg-type]
     # fp32 sums of k products in any order, then one or two roundings to out_dtype.
     rounding = torch.finfo(case.out_dtype).eps * (1 + bool(case.addend))
     bound = size * (2.0**-22 * (4 + case.k**0.5)) + exact.abs() * rounding + 1e-30
     if case.addend:
-        bound = bound + size * 2.0**-22 + values[5].double().abs() * rounding  # type: ignore[union-attr]
+        bound = bound + size * 2.0**-22 + wide[5] * rounding  # type: ignore[union-attr]
     assert torch.equal(got.isnan(), exact.isnan()), "NaN differ"
     infinite = exact.isinf()
-    assert torch.equal(got.double()[infinite], exact[infinite]), "infinities differ"
+    assert torch.equal(got.to(work)[infinite], exact[infinite]), "infinities differ"
     finite = exact.isfinite()
-    error = (got.double() - exact).abs()[finite] / bound[finite]
+    error = (got.to(work) - exact).abs()[finite] / bound[finite]
     assert (error <= 1).all(), f"{error.max().item()} of the bound"

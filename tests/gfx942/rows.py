@@ -168,3 +168,19 @@ def prepare(
         size = shape[0] * shape[1] * arguments["y_dtype"].itemsize
         args.y = call.device.output(size).address
     return call
+
+
+def assert_read_once(call: RowCall) -> None:
+    """Every byte of the inputs was read once; a row's last 16 also by lanes past its end.
+
+    Lanes without a place in the row read its last vector instead of being masked.
+    """
+    first = call.arguments.get("gate", call.arguments.get("x"))
+    size = first.shape[1] * first.itemsize
+    for name in ("x", "residual", "gate", "up"):
+        if name in call.inputs:
+            reads = call.inputs[name].reads
+            assert reads is not None
+            rows = reads.reshape(-1, size)
+            assert (rows[:, :-16] == 1).all(), f"{name} was not read once"
+            assert (rows[:, -16:] >= 1).all(), f"the end of {name} was not read"

@@ -16,3 +16,4 @@ def test_kernel_equals_the_product(case):
     check_product(
         case, given, call.run(Schedule(seed=case.n, resident=2, noise=case.k), case.cu_count)
     )
+    assert call.counters and all(c.ended == c.waves for c in call.counters)

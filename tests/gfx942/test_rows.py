@@ -82,3 +82,4 @@ def test_kernel_equals_the_formula(case):
     call = prepare(case.op, given, misalign=case.misalign)
     schedule = Schedule(seed=case.hidden, resident=2, noise=case.hidden)
     check_rows(case, given, call.run(schedule, case.cu_count))
+    assert call.counters and all(c.ended == c.waves for c in call.counters)

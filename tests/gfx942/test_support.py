@@ -6,10 +6,8 @@ import itertools
 
 import pytest
 
-from mi300_inductor.ops import SCHEMAS
-
 from ..cdna3.device import Schedule
-from .cases import BF16, CASES, E4M3FNUZ, F16, F32, Case
+from .cases import BF16, CASES, E4M3FNUZ, F16, F32, OPS, Case
 from .gemm_cases import CASES as GEMM_CASES
 from .gemm_cases import GemmCase, check_product
 from .rows import prepare
@@ -18,7 +16,7 @@ from .test_rows import check_rows
 
 CELLS = [
     (op, dtype)
-    for op in SCHEMAS
+    for op in OPS
     for dtype in ((E4M3FNUZ, BF16, F16) if op == "skinny_gemm" else (BF16, F16, F32))
 ]
 

@@ -29,8 +29,12 @@ static const Region *find_region(Wave *w, u64 address, u32 bytes, u32 lane) {
   fault(w, kGlobalBounds, lane, address, bytes, 0);
 }
 
+// The widest access has a loop of its own, which the compiler makes one vector operation.
 static inline void bump(u8 *count, u32 bytes) {
-  for (u32 k = 0; k < bytes; k++) count[k] += count[k] != 255;
+  if (bytes == 16)
+    for (u32 k = 0; k < 16; k++) count[k] += count[k] != 255;
+  else
+    for (u32 k = 0; k < bytes; k++) count[k] += count[k] != 255;
 }
 
 // A store may be read by its own wave, by its workgroup after a barrier, and by another workgroup
