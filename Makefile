@@ -8,19 +8,22 @@ ARGS ?=
 
 ifdef PY
 demo_env :=
+bench_env :=
 test_env :=
 else
 PY := $(VENV)/bin/python
 demo_env := $(VENV)/.demo
+bench_env := $(VENV)/.bench
 test_env := $(VENV)/.test
 endif
 
-.PHONY: help demo test bench lint format fuzz sanitize clean
+.PHONY: help demo test bench bench-mi300 lint format fuzz sanitize clean
 
 help:
 	@echo "make demo         compile an FP8 Llama; fusions, refusals, numerics, times; writes out/"
 	@echo "make test         run every test (ARGS= for pytest)"
-	@echo "make bench        the standard tables (python -m benchmarks for single ones)"
+	@echo "make bench        the standard tables and pictures (python -m benchmarks for single ones)"
+	@echo "make bench-mi300  on an MI300, with PY=python: ours beside published numbers"
 	@echo "make lint         ruff and mypy"
 	@echo "make format       let ruff format the Python"
 	@echo "make fuzz         the long run of the property tests"
@@ -36,8 +39,13 @@ demo: $(demo_env)
 test: $(test_env)
 	$(PY) -m pytest $(ARGS)
 
-bench: $(test_env)
-	$(PY) -m benchmarks all --device $(DEVICE) $(ARGS)
+bench: $(bench_env)
+	$(PY) -m benchmarks all --device $(DEVICE) --json out/bench --plot out/bench $(ARGS)
+
+bench-mi300:
+	@test "$(PY)" != "$(VENV)/bin/python" || \
+		{ echo "make bench-mi300 PY=python: in the environment that has torch for ROCm"; exit 1; }
+	$(PY) -m benchmarks mi300 --json out/bench $(ARGS)
 
 lint: $(test_env)
 	$(PY) -m ruff check .
@@ -56,7 +64,7 @@ sanitize: $(test_env)
 clean:
 	rm -rf $(VENV) out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-$(VENV)/.demo $(VENV)/.test: $(VENV)/.%: pyproject.toml .ci/constraints.txt
+$(VENV)/.demo $(VENV)/.bench $(VENV)/.test: $(VENV)/.%: pyproject.toml .ci/constraints.txt
 	@echo "setting up $(VENV) for $* (once)"
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check \

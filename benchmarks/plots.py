@@ -1,0 +1,206 @@
+"""Pictures of results: speed-up over rows, roofline, and where a step's time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402  (the backend is chosen first)
+from matplotlib.ticker import FuncFormatter, NullLocator  # noqa: E402
+
+from benchmarks import tables  # noqa: E402
+from benchmarks.breakdown import SHARES  # noqa: E402
+from benchmarks.results import Result  # noqa: E402
+
+STYLE = {
+    "font.size": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#d9dde3",
+    "grid.linewidth": 0.7,
+    "axes.axisbelow": True,
+    "svg.fonttype": "none",
+    "figure.dpi": 130,
+}
+COLOURS = ("#c8102e", "#1f5fa8", "#2f8f4e", "#b06f00", "#6b4fa0", "#4d5560")
+SHARE_COLOURS = dict(
+    zip(SHARES, ("#c8102e", "#e8833a", "#1f5fa8", "#7aa6d6", "#b9c0c9"), strict=True)
+)
+MARKERS = "osD^vP"
+
+
+def draw(results: Sequence[Result], folder: Path) -> list[Path]:
+    """Draws what the results have data for, each as PNG and SVG; returns the SVG files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = []
+    with plt.rc_context(STYLE):
+        for result in results:
+            for name, figure in pictures(result):
+                for ending in ("png", "svg"):
+                    figure.savefig(folder / f"{name}.{ending}", bbox_inches="tight")
+                plt.close(figure)
+                made.append(folder / f"{name}.svg")
+    return made
+
+
+def pictures(result: Result) -> list[tuple[str, Any]]:
+    """(name, figure) of each picture that a result has data for."""
+    found = []
+    if result.benchmark in ("ops", "gemm", "model"):
+        figure = speedups(result)
+        found += [(f"{result.benchmark}_speedup", figure)] if figure is not None else []
+    if result.benchmark in ("ops", "gemm") and result.ceilings is not None:
+        found.append((f"{result.benchmark}_roofline", roofline(result)))
+    if result.benchmark == "model" and any(record.get("shares") for record in result.records):
+        found.append(("model_breakdown", breakdown(result)))
+    return found
+
+
+def speedups(result: Result) -> Any:
+    """One panel for each rival: how many times faster ours is, over rows; None without data."""
+    series: dict[str, dict[str, list[tuple[int, float]]]] = {}
+    for case, line in tables.lines(result):
+        keys = dict(zip(tables.KEYS[result.benchmark], case, strict=True))
+        if keys.get("phase") == "prefill":
+            continue
+        for rival in line:
+            gain = tables.speedup(rival, line)
+            if gain is not None:
+                of_rival = series.setdefault(f"{tables.rival_of(rival, line)} over {rival}", {})
+                of_rival.setdefault(label(keys), []).append((int(str(keys["rows"])), gain))
+    if not series:
+        return None
+    names = {name: index for index, name in enumerate({n: 0 for s in series.values() for n in s})}
+    across = min(len(series), 3)
+    down = -(-len(series) // across)
+    figure, grid = plt.subplots(
+        down, across, figsize=(4.6 * across, 3.5 * down), squeeze=False, layout="constrained"
+    )
+    panels = grid.flat
+    for (title, lines), axes in zip(series.items(), panels, strict=False):
+        for name, points in lines.items():
+            style = {
+                "color": COLOURS[names[name] % len(COLOURS)],
+                "marker": MARKERS[names[name] // len(COLOURS) % len(MARKERS)],
+            }
+            axes.plot(*zip(*sorted(points), strict=True), label=name, linewidth=1.8, **style)
+        row_axis(axes, sorted({rows for points in lines.values() for rows, _ in points}))
+        axes.axhline(1.0, color="#4d5560", linewidth=1.2, linestyle="--")
+        axes.set_title(title, fontsize=11)
+        axes.set_ylim(bottom=min(0.9, axes.get_ylim()[0]))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
+    for axes in panels:
+        axes.set_visible(False)
+    handles = {name: handle for axes in grid.flat for handle, name in legend_of(axes)}
+    columns = 1 if across == 1 else min(3, len(handles))
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=columns, fontsize=9)
+    figure.suptitle(title_of(result, "speed-up over rows"), fontsize=12)
+    return figure
+
+
+def legend_of(axes: Any) -> list[tuple[Any, str]]:
+    handles, names = axes.get_legend_handles_labels()
+    return list(zip(handles, names, strict=True))
+
+
+def row_axis(axes: Any, rows: list[int]) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(rows, [str(count) for count in rows])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel("rows")
+
+
+def label(keys: dict[str, object]) -> str:
+    """What distinguishes a line of a picture."""
+    if "preset" in keys:
+        return f"{keys['preset']}, {keys['dtype']}"
+    if "shape" in keys:
+        return f"{keys['shape']}, {keys['dtype']}"
+    return f"{keys['family']} {keys['form']}, {keys['hidden']}"
+
+
+def roofline(result: Result) -> Any:
+    """Arithmetic rate over operations per byte, under the ceilings of the same run."""
+    ceilings = result.ceilings
+    assert ceilings is not None
+    memory = ceilings.stream if result.benchmark == "ops" else ceilings.read  # GB/s
+    names = tables.provider_names(result)
+    figure, axes = plt.subplots(figsize=(7.5, 4.6), layout="constrained")
+    intensities = [record["flops"] / record["bytes"] for record in result.records]
+    low, high = min(intensities) / 2, max(intensities) * 2
+    bound = [(x, min(x * memory / 1e3, ceilings.matmul)) for x in (low, high)]
+    knee = ceilings.matmul * 1e3 / memory
+    if low < knee < high:
+        bound.insert(1, (knee, ceilings.matmul))
+    axes.plot(*zip(*bound, strict=True), color="#4d5560", linewidth=1.6)
+    for index, name in enumerate(names):
+        points = [
+            (record["flops"] / record["bytes"], record["flops"] / record["us"] / 1e6)
+            for record in result.records
+            if record["provider"] == name
+        ]
+        axes.scatter(
+            *zip(*points, strict=True),
+            label=name,
+            s=30,
+            alpha=0.8,
+            color=COLOURS[index % len(COLOURS)],
+            marker=MARKERS[index % len(MARKERS)],
+            zorder=3 - index / 10,
+        )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("operations per byte")
+    axes.set_ylabel("TFLOP/s")
+    axes.legend(fontsize=9, loc="upper left")
+    axes.set_title(
+        title_of(result, f"roofline, {memory:.0f} GB/s and {ceilings.matmul:.0f} TFLOP/s (bf16)"),
+        fontsize=11,
+    )
+    return figure
+
+
+def breakdown(result: Result) -> Any:
+    """Stacked bars: what the step's time goes to, for each provider that was profiled."""
+    bars = []
+    for case, line in tables.lines(result):
+        keys = dict(zip(tables.KEYS["model"], case, strict=True))
+        for name, record in line.items():
+            if record.get("shares"):
+                bars.append((f"{keys['preset']}, {keys['rows']} rows", name, record["shares"]))
+    groups = list(dict.fromkeys(group for group, _, _ in bars))
+    figure, axes = plt.subplots(
+        figsize=(8.5, 0.32 * len(bars) + 0.25 * len(groups) + 1.4), layout="constrained"
+    )
+    places, names, at = [], [], 0.0
+    for group in groups:
+        inside = [(name, shares) for g, name, shares in bars if g == group]
+        axes.text(0, at - 0.62, group, fontsize=10, fontweight="bold", va="center")
+        for name, shares in inside:
+            left = 0.0
+            for share in SHARES:
+                axes.barh(at, shares[share], left=left, color=SHARE_COLOURS[share], height=0.8)
+                left += shares[share]
+            axes.text(left, at, f" {left:.0f}", va="center", fontsize=9)
+            places.append(at)
+            names.append(name)
+            at += 1.0
+        at += 1.0
+    axes.set_yticks(places, names, fontsize=9)
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel("microseconds of kernels in one step")
+    handles = [plt.Rectangle((0, 0), 1, 1, color=SHARE_COLOURS[share]) for share in SHARES]
+    figure.legend(handles, SHARES, loc="outside lower center", ncols=len(SHARES), fontsize=9)
+    figure.suptitle(title_of(result, "where the time goes"), fontsize=12)
+    return figure
+
+
+def title_of(result: Result, what: str) -> str:
+    machine = result.header.get("card") or result.header.get("processor", "")
+    return f"{result.benchmark}: {what}\n{machine}"

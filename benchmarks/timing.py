@@ -1,0 +1,240 @@
+"""How everything is timed: medians with quartiles, all candidates taking turns in one run.
+
+A candidate is a function of the number of the buffer set that it is to use; whoever makes it has
+enough sets that together they exceed the caches. On a GPU all its calls are captured into one graph
+and replays are timed with events, or they are queued behind a sleeping kernel, so that the time the
+host needs to launch them does not count. On a CPU, and where the host's time is meant to count,
+the clock on the wall decides.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Protocol
+
+import torch
+
+Call = Callable[[int], object]
+Prepare = Callable[[], None]
+GRAPH_REPLAYS_US = 2000.0  # what one measurement of a graph lasts at least
+SHORTEST_US = 1000.0  # and one by the clock on the wall
+
+
+class Unavailable(Exception):
+    """Something that was asked for is not there; the text is the one line that says so."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Microseconds of one call: the median of all measurements and their quartiles."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, times: list[float]) -> Sample:
+        if len(times) == 1:
+            return cls(times[0], times[0], times[0])
+        low, _, high = statistics.quantiles(times, n=4, method="inclusive")
+        return cls(statistics.median(times), low, high)
+
+
+class Timed(Protocol):
+    """A candidate that is ready to be measured."""
+
+    def run(self) -> float:
+        """Measures once; returns microseconds per call."""
+
+
+class WallClock:
+    """Calls in a row until the device has done them, by the clock on the wall.
+
+    `count` is the number of calls in one measurement; None takes as many as last a millisecond.
+    The sets of buffers go on from one measurement to the next.
+    """
+
+    def __init__(
+        self,
+        call: Call,
+        device: torch.device,
+        count: int | None = None,
+        prepare: Prepare | None = None,
+    ) -> None:
+        self.call, self.device, self.prepare = call, device, prepare
+        self.done, self.count = 0, count or 1
+        if count is None:
+            self.run()  # compiles, builds, touches pages
+            self.count = max(1, int(SHORTEST_US / self.run()))
+
+    def run(self) -> float:
+        if self.prepare is not None:
+            self.prepare()
+        synchronize(self.device)
+        start = time.perf_counter()
+        for index in range(self.done, self.done + self.count):
+            self.call(index)
+        synchronize(self.device)
+        self.done += self.count
+        return (time.perf_counter() - start) * 1e6 / self.count
+
+
+class GraphReplay:
+    """Replays of one graph that holds a call for each set of buffers."""
+
+    def __init__(self, call: Call, count: int) -> None:
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            for index in range(min(count, 2)):
+                call(index)
+            stream.synchronize()
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph, stream=stream):
+                self.kept = [call(index) for index in range(count)]
+        self.count, self.replays = count, 1
+        single = self.run() * count
+        self.replays = max(1, int(GRAPH_REPLAYS_US / single))
+
+    def run(self) -> float:
+        start, end = _events()
+        self.graph.replay()  # the clocks are up and the launch is behind us when the events come
+        start.record()
+        for _ in range(self.replays):
+            self.graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        return start.elapsed_time(end) * 1e3 / (self.replays * self.count)
+
+
+class Queued:
+    """Calls that wait in the stream behind a sleeping kernel: their time without the host's."""
+
+    def __init__(self, call: Call, count: int, prepare: Prepare | None = None) -> None:
+        self.call, self.count, self.prepare = call, count, prepare
+        wall = WallClock(call, torch.device("cuda"), count, prepare)
+        wall.run()
+        self.sleep_us = 1.5 * wall.run() * count
+
+    def run(self) -> float:
+        if self.prepare is not None:
+            self.prepare()
+        start, end = _events()
+        torch.cuda._sleep(int(self.sleep_us * _sleep_cycles_per_us()))
+        start.record()
+        for index in range(self.count):
+            self.call(index)
+        end.record()
+        torch.cuda.synchronize()
+        return start.elapsed_time(end) * 1e3 / self.count
+
+
+class DryRun:
+    """Calls without a clock; every time is NaN."""
+
+    def __init__(self, call: Call, count: int) -> None:
+        self.call, self.count = call, count
+
+    def run(self) -> float:
+        for index in range(self.count):
+            self.call(index)
+        return math.nan
+
+
+def interleave(timed: Mapping[str, Timed], rounds: int, seconds: float = 0.0) -> dict[str, Sample]:
+    """Measures every candidate in turn, `rounds` times or for `seconds` if that is longer.
+
+    The first round only warms up.
+    """
+    times: dict[str, list[float]] = {name: [] for name in timed}
+    for candidate in timed.values():
+        candidate.run()
+    end = time.perf_counter() + seconds
+    done = 0
+    while done < rounds or time.perf_counter() < end:
+        for name, candidate in timed.items():
+            times[name].append(candidate.run())
+        done += 1
+    return {name: Sample.of(values) for name, values in times.items()}
+
+
+def ready(call: Call, count: int, device: torch.device, is_dry: bool = False) -> Timed:
+    """The usual way of timing on a device: graph replays on a GPU, the wall clock on a CPU."""
+    if is_dry:
+        return DryRun(call, count)
+    if device.type == "cpu":
+        return WallClock(call, device)
+    return GraphReplay(call, count)
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def cache_bytes(device: torch.device) -> int:
+    """Bytes that sets of buffers must exceed together: several times the last cache."""
+    return 256 * 2**20 if device.type == "cpu" else 512 * 2**20
+
+
+def set_count(bytes_per_set: int, device: torch.device, at_most: int = 64) -> int:
+    """How many sets of buffers are needed to exceed the caches."""
+    return max(2, min(at_most, -(-cache_bytes(device) // max(bytes_per_set, 1))))
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What the machine reaches on the simplest work, measured in the same run.
+
+    Attributes:
+        read: GB/s of a sum.
+        stream: GB/s of an addition, reads and writes counted.
+        matmul: TFLOP/s of a large bf16 matmul.
+    """
+
+    read: float
+    stream: float
+    matmul: float
+
+
+def measure_ceilings(device: torch.device, rounds: int = 5) -> Ceilings:
+    """Measures the machine; about a second on either device."""
+    is_cpu = device.type == "cpu"
+    count, size = (2**26, 1024) if is_cpu else (2**28, 8192)
+    a, b, out = (torch.ones(count, device=device) for _ in range(3))
+    left, right = (torch.randn(size, size, device=device).bfloat16() for _ in range(2))
+    times = interleave(
+        {
+            "read": ready(lambda _: a.sum(), 1, device),
+            "stream": ready(lambda _: torch.add(a, b, out=out), 1, device),
+            "matmul": ready(lambda _: left @ right, 1, device),
+        },
+        rounds,
+    )
+    return Ceilings(
+        read=4 * count / times["read"].median / 1e3,
+        stream=12 * count / times["stream"].median / 1e3,
+        matmul=2 * size**3 / times["matmul"].median / 1e6,
+    )
+
+
+def _events() -> tuple[torch.cuda.Event, torch.cuda.Event]:
+    return torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+
+
+@cache
+def _sleep_cycles_per_us() -> float:
+    cycles = 2_000_000
+    times = []
+    for _ in range(3):
+        start, end = _events()
+        start.record()
+        torch.cuda._sleep(cycles)
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end) * 1e3)
+    return cycles / min(times)

@@ -1,0 +1,160 @@
+"""The command line: what it writes, and one line for what is missing."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+import benchmarks.__main__ as command_line
+from benchmarks import compile_time, header, html, model, providers
+from benchmarks.results import Result
+from benchmarks.timing import Ceilings, Unavailable
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def quick_ceilings(monkeypatch):
+    monkeypatch.setattr(command_line, "measure_ceilings", lambda device: Ceilings(20.0, 25.0, 0.1))
+
+
+def run(*arguments: str) -> int:
+    return command_line.main(list(arguments))
+
+
+def test_gemm_writes_json_tables_pictures_and_one_page(tmp_path, capsys):
+    folder = tmp_path / "out"
+    arguments = ("gemm", "--preset", "tiny", "--rows", "1,2", "--rounds", "2", "--dtype", "fp8")
+    written = ("--json", str(folder / "gemm.json"), "--plot", str(folder))
+    assert run(*arguments, *written) == 0
+    result = Result.load(folder / "gemm.json")
+    assert result.command == "python -m benchmarks " + " ".join(arguments)
+    assert len(result.records) == 2 * 6 * 2
+    names = {path.name for path in folder.iterdir()}
+    pictures = {f"gemm_{what}.{end}" for what in ("speedup", "roofline") for end in ("png", "svg")}
+    assert names == {"gemm.json", "gemm.md", "report.html"} | pictures
+    page = (folder / "report.html").read_text()
+    assert page.count("<figure><svg") == 2 and page.count("<tr>") == 1 + 12
+    assert not re.search(r'(src|href)="(?!#)', page)  # nothing outside of the file
+    said = capsys.readouterr().out
+    assert (folder / "gemm.md").read_text() in said
+    for word in ("card:", "driver:", "triton"):
+        assert word not in said  # a CPU run has no facts of a GPU
+
+
+def test_a_missing_card_is_one_line(capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert run("ops", "--device", "cuda") == 1
+    assert capsys.readouterr().out.startswith("missing: device cuda: torch ")
+
+
+def test_a_missing_memory_is_one_line_and_the_rest_goes_on(capsys, monkeypatch):
+    built = []
+
+    class Small:
+        def __init__(self, preset, *_):
+            if preset.name == "llama-8b":
+                raise Unavailable("memory: 9.0 GiB needed, 1.0 GiB free on cpu")
+            built.append(preset.name)
+
+    monkeypatch.setattr(model, "Model", Small)
+    monkeypatch.setattr(model, "measure", lambda *_: None)
+    run("model", "--preset", "llama-8b,tiny", "--rows", "1")
+    said = capsys.readouterr().out
+    assert said.count("missing: llama-8b: memory: 9.0 GiB needed") == 1
+    assert built == ["tiny"]
+
+
+def test_a_provider_that_fails_is_one_line_and_the_rest_goes_on(monkeypatch, capsys):
+    whole = providers.Provider.compile
+
+    def compile_or_fail(provider, function):
+        if provider.backend == "inductor":
+            raise RuntimeError("no compiler here\nmore of it")
+        return whole(providers.EAGER, function)
+
+    monkeypatch.setattr(providers.Provider, "compile", compile_or_fail)
+    asked = ("--providers", "eager,inductor,mi300", "--rounds", "1")
+    assert run("model", "--preset", "tiny", "--layers", "1", "--rows", "2", *asked) == 0
+    said = capsys.readouterr().out
+    assert "missing: tiny, 2 rows, inductor: RuntimeError: no compiler here\n" in said
+    assert "more of it" not in said
+    assert "mi300 against eager" in said and "GiB" not in said
+
+
+def test_options_that_do_not_exist_list_those_that_do(capsys):
+    with pytest.raises(SystemExit):
+        run("model", "--preset", "llama-9b")
+    assert "got llama-9b, expected some of llama-8b, " in capsys.readouterr().err
+    assert run("ops", "--dtype", "fp8") == 1
+    assert "missing: ops: no dtype fp8; it takes bf16, fp16" in capsys.readouterr().out
+
+
+def test_a_cpu_header_has_everything_that_is_asked_for():
+    found = header.environment(CPU)
+    assert list(found) == ["processor", "torch", "compilers", "commit", "threads", "date"]
+    assert all(found.values()) and found["torch"] == torch.__version__
+
+
+def test_a_gpu_header_has_card_and_driver(monkeypatch):
+    class Properties:
+        name, gcnArchName, total_memory = "AMD Instinct MI300X", "gfx942:sramecc+:xnack-", 192 << 30
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: Properties())
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    found = header.environment(torch.device("cuda"))
+    assert found["card"] == "AMD Instinct MI300X (gfx942, 192 GiB)"
+    assert found["driver"].startswith("amdgpu ") and found["driver"].endswith("HIP 6.4")
+    assert "triton" in found["compilers"]
+
+
+def test_compile_time_counts_cold_warm_and_the_pass(monkeypatch):
+    class Options:
+        preset, depths = None, [1]
+
+    seconds = iter([(4.0, 0.0), (2.0, 0.0), (5.0, 0.5), (1.0, 0.0)])
+    folders = []
+
+    def once(preset, layers, backend, device, folder):
+        folders.append(folder)
+        total, share = next(seconds)
+        return {"seconds": total, "pass_s": share}
+
+    monkeypatch.setattr(compile_time, "compile_once", once)
+    result = Result("compile-time", "", {}, "")
+    compile_time.run(Options(), CPU, result)
+    assert folders[0] == folders[1] != folders[2] == folders[3]
+    inductor, ours = result.records
+    assert (inductor["cold_s"], inductor["warm_s"]) == (4.0, 2.0) and "pass_s" not in inductor
+    assert (ours["cold_s"], ours["warm_s"], ours["pass_s"]) == (5.0, 1.0, 0.5)
+    page = command_line.markdown(result)
+    assert "10.0" in page  # the pass's share of the cold compilation in percent
+
+
+def test_a_stopwatch_adds_up_and_hands_the_result_on(monkeypatch):
+    class Pass:
+        def __call__(self, graph):
+            return graph + 1
+
+    ticks = iter([1.0, 3.0, 10.0, 11.0])
+    monkeypatch.setattr(compile_time.time, "perf_counter", lambda: next(ticks))
+    stopwatch = compile_time.Stopwatch()
+    stopwatch.watch(Pass, "__call__")
+    assert Pass()(1) == 2 and Pass()(2) == 3
+    assert stopwatch.seconds == 3.0
+
+
+def test_a_compilation_that_fails_is_one_line():
+    found = compile_time.compile_once("tiny", 1, "no-backend", CPU, "/nonexistent")
+    assert "no-backend" in found["error"] or "Invalid backend" in found["error"]
+
+
+def test_pictures_on_a_page_keep_their_identifiers_apart(tmp_path):
+    for name in ("a_x", "a_y"):
+        text = '<?xml?><svg><path id="p"/><use xlink:href="#p"/><g clip-path="url(#p)"/></svg>'
+        (tmp_path / f"{name}.svg").write_text(text)
+    found = [html.picture(tmp_path / f"{name}.svg") for name in ("a_x", "a_y")]
+    for name, svg in zip(("a_x", "a_y"), found, strict=True):
+        assert svg.count(f"{name}-p") == 3 and "xml?" not in svg

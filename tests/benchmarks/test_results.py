@@ -1,0 +1,108 @@
+"""Results survive their files, and tables say what the records say."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from benchmarks import tables
+from benchmarks.results import Result, merge
+from benchmarks.timing import Ceilings, Sample
+
+HEADER = {"card": "a card", "torch": "2.13", "commit": "abc"}
+
+
+def model_result() -> Result:
+    result = Result("model", "python -m benchmarks model", dict(HEADER), "method")
+    times = {
+        "eager": (900.0, 500.0),
+        "inductor": (300.0, 200.0),
+        "inductor:reduce-overhead": (110.0, 132.0),
+        "mi300": (250.0, 100.0),
+        "mi300:reduce-overhead": (100.0, 120.0),
+    }
+    for index, rows in enumerate((1, 8)):
+        case = {"preset": "tiny", "layers": 2, "dtype": "fp8", "phase": "decode"}
+        samples = {n: Sample(t[index], t[index] - 1, t[index] + 1) for n, t in times.items()}
+        shares = {"eager": dict(zip(("norm", "activation"), (9.0, 1.0), strict=True))}
+        full = {"eager": {**dict.fromkeys(("GEMM", "attention", "rest"), 1.0), **shares["eager"]}}
+        compile_s = {"mi300": 3.5, "inductor": 3.25}
+        result.add({**case, "tokens": 1, "rows": rows}, samples, shares=full, compile_s=compile_s)
+    return result
+
+
+def test_a_result_is_read_back_as_it_was_written(tmp_path):
+    result = model_result()
+    result.ceilings = Ceilings(1.0, 2.0, 3.0)
+    result.save(tmp_path / "deep" / "model.json")
+    assert Result.load(tmp_path / "deep" / "model.json") == result
+    assert len(result.records) == 10
+
+
+def test_what_is_missing_is_said_once(capsys):
+    result = model_result()
+    result.note("library x: not installed")
+    result.note("library x: not installed")
+    assert capsys.readouterr().out == "missing: library x: not installed\n"
+    assert tables.markdown(result).count("library x") == 1
+
+
+def test_only_runs_of_one_machine_are_merged():
+    first, second = model_result(), model_result()
+    second.command = "python -m benchmarks model --rows 64"
+    joined = merge([first, second])
+    assert len(joined.records) == 20 and joined.command.count("; ") == 1
+    second.header["card"] = "another"
+    with pytest.raises(ValueError, match="got model on .*another.*expected model on .*a card"):
+        merge([first, second])
+
+
+def test_each_mode_is_compared_with_ours_in_that_mode_and_eager_with_our_graphs():
+    line = tables.lines(model_result())[0][1]
+    assert tables.speedup("inductor", line) == pytest.approx(300 / 250)
+    assert tables.speedup("inductor:reduce-overhead", line) == pytest.approx(1.1)
+    assert tables.speedup("eager", line) == pytest.approx(9)
+    assert tables.speedup("mi300", line) is None
+    del line["mi300"]
+    assert tables.speedup("inductor", line) is None
+    line["op"] = {"us": 10.0}
+    assert tables.speedup("inductor", line) == pytest.approx(30)
+
+
+def test_the_summary_has_the_mean_and_the_smallest_gain():
+    found = "\n".join(tables.summary(model_result()))
+    assert (
+        "mi300:reduce-overhead against inductor:reduce-overhead: 1.10x in the mean, 1.10x at"
+        in (found)
+    )
+    mean = math.sqrt(1.2 * 2)
+    assert f"mi300 against inductor: {mean:.2f}x in the mean, 1.20x at least" in found
+
+
+def test_the_page_has_every_table_and_every_cell():
+    page = tables.markdown(model_result())
+    for text in ("9.00x", "Where the time goes", "first call s", "3.50", "card: a card", "method"):
+        assert text in page
+    head = next(line for line in page.splitlines() if line.startswith("| preset"))
+    row = next(line for line in page.splitlines() if line.startswith("| tiny"))
+    assert head.count("|") == row.count("|")
+    assert "peak MB" not in page  # nothing measured it
+
+
+def test_a_dry_run_shows_no_number():
+    result = Result("gemm", "command", dict(HEADER), "method")
+    case = {"shape": "s", "n": 1, "k": 1, "dtype": "fp8", "rows": 1}
+    nan = Sample(math.nan, math.nan, math.nan)
+    result.add(case, {"op": nan, "_scaled_mm": nan}, gbps={"op": math.nan})
+    page = tables.markdown(Result.from_json(result.to_json()))
+    assert page.count("not timed") == 3
+    assert "nan" not in page and "x in the mean" not in page
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1234.56, "1235"), (12.34, "12.3"), (1.234, "1.23"), (0.1234, "0.123"), (None, "")],
+)
+def test_numbers_have_three_digits(value, text):
+    assert tables.number(value) == text

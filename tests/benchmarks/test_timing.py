@@ -1,0 +1,82 @@
+"""Timers call what they are given as often and in the order they say; no test looks at a clock."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from benchmarks import timing
+from benchmarks.timing import DryRun, Sample, WallClock, interleave
+
+CPU = torch.device("cpu")
+
+
+class Scripted:
+    """A candidate whose measurements are given."""
+
+    def __init__(self, name: str, times: list[float], log: list[str]) -> None:
+        self.name, self.times, self.log = name, iter(times), log
+
+    def run(self) -> float:
+        self.log.append(self.name)
+        return next(self.times)
+
+
+def test_a_sample_is_the_median_and_the_quartiles():
+    assert Sample.of([5.0, 1.0, 2.0, 3.0, 4.0]) == Sample(3.0, 2.0, 4.0)
+    assert Sample.of([7.0]) == Sample(7.0, 7.0, 7.0)
+
+
+def test_candidates_take_turns_and_the_first_round_does_not_count():
+    log: list[str] = []
+    timed = {
+        "a": Scripted("a", [900.0, 1.0, 2.0, 3.0], log),
+        "b": Scripted("b", [900.0, 10.0, 20.0, 30.0], log),
+    }
+    found = interleave(timed, rounds=3)
+    assert log == ["a", "b"] * 4
+    assert (found["a"].median, found["b"].median) == (2.0, 20.0)
+
+
+def test_the_wall_clock_prepares_every_measurement_and_goes_through_the_buffers():
+    seen: list[object] = []
+    clock = WallClock(seen.append, CPU, count=2, prepare=lambda: seen.append("prepare"))
+    assert clock.run() > 0 and clock.run() > 0
+    assert seen == ["prepare", 0, 1, "prepare", 2, 3]
+
+
+def test_short_calls_are_repeated_until_they_can_be_measured(monkeypatch):
+    ticks = iter(range(100))
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: 2.0**-16 * next(ticks))
+    clock = WallClock(lambda _: None, CPU)
+    tick = 1e6 / 2**16
+    assert clock.count == int(timing.SHORTEST_US / tick) > 1
+    assert clock.run() == pytest.approx(tick / clock.count)
+
+
+def test_a_dry_run_calls_every_set_of_buffers_and_has_no_time():
+    seen: list[int] = []
+    assert math.isnan(timing.ready(seen.append, 3, CPU, is_dry=True).run())
+    assert seen == [0, 1, 2]
+    assert math.isnan(interleave({"a": DryRun(seen.append, 1)}, 3)["a"].median)
+
+
+def test_enough_sets_of_buffers_exceed_the_caches():
+    for size in (1, 10**6, 10**9):
+        count = timing.set_count(size, CPU, at_most=10**9)
+        assert count >= 2 and count * size >= timing.cache_bytes(CPU)
+    assert timing.set_count(1, CPU) == 64
+
+
+def test_ceilings_are_rates_of_the_measured_times(monkeypatch):
+    monkeypatch.setattr(timing, "ready", lambda call, count, device: call(0))
+    us = {"read": 2.0**26, "stream": 2.0**26, "matmul": 2.0**30}
+    monkeypatch.setattr(
+        timing, "interleave", lambda timed, rounds: {n: Sample(us[n], 0, 0) for n in timed}
+    )
+    found = timing.measure_ceilings(CPU)
+    assert found.read == pytest.approx(4e-3)
+    assert found.stream == pytest.approx(12e-3)
+    assert found.matmul == pytest.approx(2e-6)
