@@ -1,9 +1,10 @@
-"""The command line: `python -m mi300_inductor info | build | explain`.
+"""The command line: `python -m mi300_inductor info | build | explain | roofline`.
 
 info                                  target, capabilities, compilers, cache
 build --arch gfx942 --out D           code objects ahead of time, with a table of resources
 build --arch cpu                      the CPU library, into the cache
 explain FILE.py:FACTORY [--out D]     what is fused in a model; FACTORY() -> (module, args)
+roofline FILE.py:FACTORY [--arch A]   what each operation of it costs, and what bounds it
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The arguments; None means those of the process.
     """
     parser = argparse.ArgumentParser("python -m mi300_inductor", description=__doc__.split("\n")[0])
-    commands = parser.add_subparsers(required=True, metavar="info | build | explain")
+    commands = parser.add_subparsers(required=True, metavar="info | build | explain | roofline")
     info = commands.add_parser("info", help="target, capabilities, compilers, cache")
     info.set_defaults(run=lambda _: _info())
     build = commands.add_parser("build", help="compile kernels ahead of time")
@@ -41,6 +42,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     explain.add_argument("factory", metavar="FILE.py:FACTORY", help="FACTORY() -> (module, args)")
     explain.add_argument("--out", type=Path, help="directory for the report's files")
     explain.set_defaults(run=lambda given: _explain(given.factory, given.out))
+    roofline = commands.add_parser("roofline", help="what each operation costs, and why")
+    roofline.add_argument("factory", metavar="FILE.py:FACTORY", help="FACTORY() -> (module, args)")
+    roofline.add_argument("--arch", help="cpu, gfx942 or sm_90; the device at hand if left out")
+    roofline.add_argument("--rows", help="sizes of the batch dimension, for example 1,8,32")
+    roofline.add_argument("--plot", type=Path, help="a picture, for example roofline.png")
+    roofline.set_defaults(run=_roofline)
     given = parser.parse_args(argv)
     run: Callable[[argparse.Namespace], str] = given.run
     try:
@@ -132,46 +139,80 @@ def _explain(factory: str, out: Path | None) -> str:
     Raises:
         RuntimeError: if the factory cannot be found or gives something else.
     """
-    import torch
-
     import mi300_inductor as mi
 
-    made = _load_factory(factory)()
-    if not (isinstance(made, tuple) and len(made) == 2 and callable(made[0])):
-        raise RuntimeError(
-            f"explain: the factory gives something else; got {type(made).__name__}, expected "
-            "(module, args). Return the module and a tuple of its arguments."
-        )
-    module, arguments = made
-    if isinstance(arguments, dict):
-        report = mi.explain(module, **arguments)
-    elif isinstance(arguments, torch.Tensor):
-        report = mi.explain(module, arguments)
-    else:
-        report = mi.explain(module, *arguments)
+    module, args, kwargs = _make(factory, "explain")
+    report = mi.explain(module, *args, **kwargs)
     text = str(report)
     return text if out is None else f"{text}\n\n{report.save(out) / 'report.html'}"
 
 
-def _load_factory(text: str) -> Callable[[], Any]:
+def _roofline(given: argparse.Namespace) -> str:
+    """The table of `roofline`.
+
+    Raises:
+        RuntimeError: for a bad factory, target or number of rows, or a picture that cannot be made.
+    """
+    from mi300_inductor.roofline import roofline
+
+    rows = None
+    if given.rows is not None:
+        try:
+            rows = [int(text) for text in given.rows.split(",")]
+        except ValueError:
+            rows = []
+        if not rows or min(rows) < 1:
+            raise RuntimeError(
+                f"roofline: --rows is a list of sizes; got {given.rows}, expected for example "
+                "1,8,32. Give numbers from 1 up."
+            )
+    module, args, kwargs = _make(given.factory, "roofline")
+    found = roofline(module, args, kwargs, target_name=given.arch, rows=rows)
+    if given.plot is None:
+        return str(found)
+    from mi300_inductor.roofline_plot import draw
+
+    draw(found, given.plot)
+    return f"{found}\n\n{given.plot}"
+
+
+def _make(factory: str, command: str) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
+    """The module of a factory and its arguments."""
+    import torch
+
+    made = _load_factory(factory, command)()
+    if not (isinstance(made, tuple) and len(made) == 2 and callable(made[0])):
+        raise RuntimeError(
+            f"{command}: the factory gives something else; got {type(made).__name__}, expected "
+            "(module, args). Return the module and a tuple of its arguments."
+        )
+    module, arguments = made
+    if isinstance(arguments, dict):
+        return module, [], arguments
+    return module, [arguments] if isinstance(arguments, torch.Tensor) else list(arguments), {}
+
+
+def _load_factory(text: str, command: str) -> Callable[[], Any]:
     file, _, name = text.rpartition(":")
     path = Path(file)
     if not file or not path.is_file():
         raise RuntimeError(
-            f"explain: no such file; got {text}, expected FILE.py:FACTORY. Check the path."
+            f"{command}: no such file; got {text}, expected FILE.py:FACTORY. Check the path."
         )
     # The file's neighbours can be imported, as if it were run as a script.
     sys.path.insert(0, str(path.resolve().parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise RuntimeError(f"explain: not a Python file; got {file}, expected FILE.py. Rename it.")
+        raise RuntimeError(
+            f"{command}: not a Python file; got {file}, expected FILE.py. Rename it."
+        )
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
     factory = getattr(module, name, None)
     if not callable(factory):
         raise RuntimeError(
-            f"explain: {file} has no such function; got {name!r}, expected a function without "
+            f"{command}: {file} has no such function; got {name!r}, expected a function without "
             "arguments that returns (module, args). Check the name."
         )
     found: Callable[[], Any] = factory

@@ -209,6 +209,44 @@ def outside_fake_mode() -> AbstractContextManager[None]:
     return context
 
 
+def compile_plain(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Inductor's code for a module, without our passes; inside another compilation, too."""
+    compile_fx = _private("torch._inductor.compile_fx", "compile_fx")
+    tracing = _private("torch._guards", "tracing")
+    patches = {hook: None for hook in PASS_HOOKS} | {"emulate_precision_casts": True}
+    with tracing(None), torch.no_grad():
+        compiled: Callable[..., Any] = compile_fx(gm, list(example_inputs), config_patches=patches)
+    return compiled
+
+
+def capture_graphs(
+    function: Callable[..., Any], visit: Callable[[fx.GraphModule], None]
+) -> Callable[..., Any]:
+    """A function compiled up to our pass; `visit` may change each graph, which is interpreted."""
+    module = "torch._inductor.compile_fx"
+    compile_fx, to_reshape = _private(module, "compile_fx"), _private(module, "view_to_reshape")
+
+    def inner(gm: fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
+        to_reshape(gm)
+        gm.graph.eliminate_dead_code()
+        visit(gm)
+        gm.recompile()
+
+        def call(values: list[Any]) -> Any:
+            return gm(*values)
+
+        call._boxed_call = True  # type: ignore[attr-defined]
+        return call
+
+    def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        fix_model_floats(gm)
+        with _private("torch._functorch", "config").patch(enable_autograd_cache=False):
+            compiled: Callable[..., Any] = compile_fx(gm, inputs, inner_compile=inner)
+        return compiled
+
+    return torch.compile(function, backend=backend, dynamic=False)
+
+
 def decomposition_table() -> Mapping[Any, Callable[..., Any]]:
     """The decompositions with which Inductor has AOTAutograd trace a user's graph."""
     select: Callable[[], Mapping[Any, Callable[..., Any]]] = _private(
