@@ -117,7 +117,7 @@ def fp8_calls(case: dict[str, object], device: torch.device) -> Calls:
     out = {"out_dtype": getattr(torch, str(case.get("out_dtype", "bfloat16")))}
     calls: Calls = {"op": lambda w: mi.ops.skinny_gemm(a, w, scale_a, scale_b, **out)}
     theirs = (scale_a, scale_b) if scale_a is one else (scale_a[:, None], scale_b[None])
-    for name, is_fast in {"_scaled_mm": False, "_scaled_mm fast": True}.items():
+    for name, is_fast in {"torch._scaled_mm": False, "torch._scaled_mm fast": True}.items():
         if device.type == "cuda" or not is_fast:
             calls[name] = lambda w, is_fast=is_fast: torch._scaled_mm(
                 a, w.t(), *theirs, **out, use_fast_accum=is_fast
@@ -128,7 +128,7 @@ def fp8_calls(case: dict[str, object], device: torch.device) -> Calls:
 def bf16_calls(rows: int, k: int, device: torch.device) -> Calls:
     """Ours and `torch.mm`."""
     a = torch.randn(rows, k, device=device).to(torch.bfloat16)
-    return {"op": lambda w: mi.ops.skinny_gemm(a, w), "mm": lambda w: torch.mm(a, w.t())}
+    return {"op": lambda w: mi.ops.skinny_gemm(a, w), "torch.mm": lambda w: torch.mm(a, w.t())}
 
 
 def _call(call: Callable[[Tensor], object], weights: list[Tensor], at: int) -> object:

@@ -140,7 +140,7 @@ def matmuls_page(result: Result) -> str:
     def body() -> Iterator[list[str]]:
         for (_, n, k, _, count), line in tables.lines(result):
             theirs = published.MATMUL[next(iter(line.values()))["published"]]
-            library = line.get("_scaled_mm", {}).get("us", math.nan)
+            library = line.get("torch._scaled_mm", {}).get("us", math.nan)
             ours = line.get("op", {}).get("us", math.nan)
             yield [
                 *(f"{n} x {k}", str(count)),

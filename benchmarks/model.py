@@ -12,7 +12,7 @@ from torch import Tensor
 from benchmarks import breakdown, providers
 from benchmarks.presets import PRESETS, Model, Step
 from benchmarks.results import Result
-from benchmarks.tables import number
+from benchmarks.tables import counted, number
 from benchmarks.timing import DryRun, Queued, Sample, Timed, Unavailable, WallClock, interleave
 
 METHOD = (
@@ -64,7 +64,7 @@ def measure(
     calls: dict[str, Callable[[], object]] = {}
     extra: dict[str, dict[str, object]] = {"compile_s": {}, "peak_mb": {}, "shares": {}}
     for provider in providers.chosen(options.providers, device):
-        label = f"{case['preset']}, {case['rows']} rows, {provider.name}"
+        label = f"{case['preset']}, {counted(case['rows'], 'row')}, {provider.name}"
         print(f"  {label}", flush=True)
         try:
             call = prepare(provider, step, device, extra)

@@ -140,14 +140,15 @@ def roofline(result: Result) -> Any:
     axes.plot(*zip(*bound, strict=True), color="#4d5560", linewidth=1.6)
     for index, name in enumerate(names):
         points = [
-            (record["flops"] / record["bytes"], record["flops"] / record["us"] / 1e6)
+            # side by side: providers of one case have the same operations per byte
+            (record["flops"] / record["bytes"] * 1.05**index, record["flops"] / record["us"] / 1e6)
             for record in result.records
             if record["provider"] == name
         ]
         axes.scatter(
             *zip(*points, strict=True),
             label=name,
-            s=30,
+            s=22,
             alpha=0.8,
             color=COLOURS[index % len(COLOURS)],
             marker=MARKERS[index % len(MARKERS)],
@@ -166,39 +167,59 @@ def roofline(result: Result) -> Any:
 
 
 def breakdown(result: Result) -> Any:
-    """Stacked bars: what the step's time goes to, for each provider that was profiled."""
-    bars = []
+    """A panel for each preset: what a step's time goes to, for each provider, at each row count."""
+    bars: dict[str, dict[str, list[tuple[str, dict[str, float]]]]] = {}
     for case, line in tables.lines(result):
         keys = dict(zip(tables.KEYS["model"], case, strict=True))
-        for name, record in line.items():
-            if record.get("shares"):
-                bars.append((f"{keys['preset']}, {keys['rows']} rows", name, record["shares"]))
-    groups = list(dict.fromkeys(group for group, _, _ in bars))
-    figure, axes = plt.subplots(
-        figsize=(8.5, 0.32 * len(bars) + 0.25 * len(groups) + 1.4), layout="constrained"
-    )
+        profiled = {name: record["shares"] for name, record in line.items() if record.get("shares")}
+        if profiled and keys["phase"] == "decode":
+            rows = bars.setdefault(
+                f"{keys['preset']}, {tables.counted(keys['layers'], 'layer')}", {}
+            )
+            rows[tables.counted(keys["rows"], "row")] = sorted(
+                profiled.items(), key=before_and_after
+            )
+    groups = max(len(rows) for rows in bars.values())
+    each = max(len(inside) for rows in bars.values() for inside in rows.values())
+    size = (6.2 * len(bars), (0.24 * each + 0.17) * groups + 1.7)
+    figure, grid = plt.subplots(1, len(bars), figsize=size, squeeze=False, layout="constrained")
+    for axes, (title, rows) in zip(grid.flat, bars.items(), strict=True):
+        draw_bars(axes, rows)
+        axes.set_title(title, fontsize=11)
+    handles = [plt.Rectangle((0, 0), 1, 1, color=SHARE_COLOURS[share]) for share in SHARES]
+    figure.legend(handles, SHARES, loc="outside lower center", ncols=len(SHARES), fontsize=9)
+    figure.suptitle(title_of(result, "where the time of a decode step goes"), fontsize=12)
+    return figure
+
+
+def before_and_after(item: tuple[str, object]) -> int:
+    """Eager first, then Inductor, then ours."""
+    return ("eager", "inductor", "mi300").index(item[0].partition(":")[0])
+
+
+def draw_bars(axes: Any, groups: dict[str, list[tuple[str, dict[str, float]]]]) -> None:
     places, names, at = [], [], 0.0
-    for group in groups:
-        inside = [(name, shares) for g, name, shares in bars if g == group]
-        axes.text(0, at - 0.62, group, fontsize=10, fontweight="bold", va="center")
+    for group, inside in groups.items():
+        middle = at + (len(inside) - 1) / 2
+        axes.text(
+            -0.19, middle, group, transform=axes.get_yaxis_transform(), rotation=90, va="center"
+        )
         for name, shares in inside:
             left = 0.0
             for share in SHARES:
-                axes.barh(at, shares[share], left=left, color=SHARE_COLOURS[share], height=0.8)
+                axes.barh(at, shares[share], left=left, color=SHARE_COLOURS[share], height=0.85)
                 left += shares[share]
             axes.text(left, at, f" {left:.0f}", va="center", fontsize=9)
             places.append(at)
-            names.append(name)
+            names.append(name.partition(":")[0])
             at += 1.0
-        at += 1.0
+        at += 0.7
     axes.set_yticks(places, names, fontsize=9)
-    axes.invert_yaxis()
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(at - 1.2, -0.7)
     axes.grid(axis="y", visible=False)
-    axes.set_xlabel("microseconds of kernels in one step")
-    handles = [plt.Rectangle((0, 0), 1, 1, color=SHARE_COLOURS[share]) for share in SHARES]
-    figure.legend(handles, SHARES, loc="outside lower center", ncols=len(SHARES), fontsize=9)
-    figure.suptitle(title_of(result, "where the time goes"), fontsize=12)
-    return figure
+    axes.margins(x=0.1)
+    axes.set_xlabel("microseconds of kernels")
 
 
 def title_of(result: Result, what: str) -> str:

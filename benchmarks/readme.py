@@ -38,7 +38,7 @@ def model_block(result: Result) -> str:
     for (preset, layers, dtype, phase, _, count), line in tables.lines(result):
         if phase != "decode" or not {"eager", ours, theirs} <= line.keys():
             continue
-        name = f"{preset}, {layers} layer{'s' * (int(str(layers)) != 1)}, {dtype}"
+        name = f"{preset}, {tables.counted(layers, 'layer')}, {dtype}"
         times = [line[provider]["us"] / 1e3 for provider in ("eager", theirs, ours)]
         gains = [tables.ratio(times[i] / times[2]) for i in (0, 1)]
         rows.append([name, count, *(tables.number(t) for t in times), *gains])
@@ -66,7 +66,7 @@ def gemm_block(result: Result) -> str:
     """The matmuls: mean gain over the library for each dtype and row count."""
     gains: dict[tuple[str, int], list[float]] = {}
     for (_, _, _, dtype, count), line in tables.lines(result):
-        library = [line[n]["us"] for n in ("_scaled_mm", "_scaled_mm fast", "mm") if n in line]
+        library = [record["us"] for name, record in line.items() if name.startswith("torch.")]
         if library and "op" in line:
             gains.setdefault((str(dtype), int(str(count))), []).append(
                 min(library) / line["op"]["us"]

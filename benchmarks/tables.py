@@ -183,6 +183,10 @@ def number(value: Any) -> str:
     return f"{float(value):.{digits}f}"
 
 
+def counted(count: object, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def ratio(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}x"
 

@@ -75,7 +75,8 @@ def test_ops_measures_every_case_of_the_presets():
 
 
 @pytest.mark.parametrize(
-    ("dtype", "library"), [("fp8", "_scaled_mm"), ("fp8-per-token", "_scaled_mm"), ("bf16", "mm")]
+    ("dtype", "library"),
+    [("fp8", "torch._scaled_mm"), ("fp8-per-token", "torch._scaled_mm"), ("bf16", "torch.mm")],
 )
 def test_gemm_providers_compute_the_same(dtype, library):
     weights = gemm.make_weights(48, 256, dtype, CPU)
