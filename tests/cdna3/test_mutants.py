@@ -190,12 +190,14 @@ def _build(mutant: Mutant, folder) -> Kernel:
         source = source.replace(before, after)
     shutil.copy(KERNELS / "common.h", folder)
     (folder / file).write_text(source)
-    text = compile_hip(folder / file, ("-Wno-everything",)).text
+    assembly = compile_hip(folder / file, ("-Wno-everything",), is_kept=False)
     if mutant.delete:
+        text = assembly.text
         start = text.index(f"\n{mutant.kernel}:")
         found = list(re.finditer(mutant.delete, text[start:]))[mutant.match]
         text = text[: start + found.start()] + "s_nop 0\n" + text[start + found.end() :]
-    return load_kernels(assemble(text))[mutant.kernel]
+        assembly = assemble(text, is_kept=False)
+    return load_kernels(assembly)[mutant.kernel]
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[m.name for m in MUTANTS])

@@ -67,7 +67,7 @@ def compile_changed(
     for path in (source, *headers):
         path.write_text(change(path.name, path.read_text()))
     flags = (*_OPTIONS, *options, f"-I{folder / 'include'}")
-    return load_kernels(compile_hip(source, flags, headers))
+    return load_kernels(compile_hip(source, flags, headers, is_kept=False))
 
 
 def all_entries() -> set[str]:
