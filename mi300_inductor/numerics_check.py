@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from mi300_inductor import numerics
+from mi300_inductor.dtype_codes import with_dtypes
 from mi300_inductor.op_schemas import FP8_DTYPES, overload
 from mi300_inductor.report import Fusion
 from mi300_inductor.report_graph import short_source
@@ -156,7 +157,7 @@ class Check(nn.Module):
 
     def _settings(self, arguments: Sequence[Any]) -> dict[str, Any]:
         """This fusion's arguments by their names, also of a call that serves several."""
-        settings = dict(zip(self.argument_names, arguments, strict=True))
+        settings = with_dtypes(dict(zip(self.argument_names, arguments, strict=True)))
         if self.member is None:
             return settings
         for name, value in settings.items():

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
+from mi300_inductor.dtype_codes import code
 from mi300_inductor.op_schemas import overload
 from mi300_inductor.op_targets import (
     ROUND_NOT,
@@ -45,7 +46,8 @@ def rms_norm(
     Raises:
         RuntimeError: for a weight of another length, other dtypes, or several devices.
     """
-    y: Tensor = overload("rms_norm")(x, weight, eps, weight_offset, norm_dtype, y_dtype or x.dtype)
+    codes = (code(norm_dtype), code(y_dtype or x.dtype))
+    y: Tensor = overload("rms_norm")(x, weight, eps, weight_offset, *codes)
     return y
 
 
@@ -80,7 +82,7 @@ def add_rms_norm(
     Raises:
         RuntimeError: as `rms_norm`, and if `residual` has another shape.
     """
-    norm = (weight, eps, weight_offset, norm_dtype, y_dtype or x.dtype)
+    norm = (weight, eps, weight_offset, code(norm_dtype), code(y_dtype or x.dtype))
     y, total = overload("add_rms_norm")(*_sum(x, residual, sum_dtype, residual_dtype), *norm)
     return y, total
 
@@ -113,7 +115,7 @@ def rms_norm_quant(
     Raises:
         RuntimeError: as `rms_norm`, and for a format or scale that is not supported.
     """
-    norm = (weight, eps, weight_offset, norm_dtype, y_dtype or x.dtype)
+    norm = (weight, eps, weight_offset, code(norm_dtype), code(y_dtype or x.dtype))
     settings = static_settings("rms_norm_quant", x, target)
     q, y = overload("rms_norm_quant")(x, *norm, scale_list(scales), *settings)
     return q, y if settings[-1] else None
@@ -143,7 +145,7 @@ def add_rms_norm_quant(
     Raises:
         RuntimeError: as those two.
     """
-    norm = (weight, eps, weight_offset, norm_dtype, y_dtype or x.dtype)
+    norm = (weight, eps, weight_offset, code(norm_dtype), code(y_dtype or x.dtype))
     settings = static_settings("add_rms_norm_quant", x, target)
     added = _sum(x, residual, sum_dtype, residual_dtype)
     q, total, y = overload("add_rms_norm_quant")(*added, *norm, scale_list(scales), *settings)
@@ -169,7 +171,7 @@ def rms_norm_quant_dynamic(
     Raises:
         RuntimeError: as `rms_norm`, and if `group_size` does not divide hidden.
     """
-    norm = (weight, eps, weight_offset, norm_dtype, y_dtype or x.dtype)
+    norm = (weight, eps, weight_offset, code(norm_dtype), code(y_dtype or x.dtype))
     settings = dynamic_settings("rms_norm_quant_dynamic", x, target)
     q, scale, y = overload("rms_norm_quant_dynamic")(x, *norm, *settings)
     return q, scale, y if settings[-1] else None
@@ -198,7 +200,7 @@ def add_rms_norm_quant_dynamic(
     Raises:
         RuntimeError: as `add_rms_norm`, and if `group_size` does not divide hidden.
     """
-    norm = (weight, eps, weight_offset, norm_dtype, y_dtype or x.dtype)
+    norm = (weight, eps, weight_offset, code(norm_dtype), code(y_dtype or x.dtype))
     settings = dynamic_settings("add_rms_norm_quant_dynamic", x, target)
     added = _sum(x, residual, sum_dtype, residual_dtype)
     q, scale, total, y = overload("add_rms_norm_quant_dynamic")(*added, *norm, *settings)
@@ -209,4 +211,4 @@ def _sum(
     x: Tensor, residual: Tensor, sum_dtype: torch.dtype | None, residual_dtype: torch.dtype | None
 ) -> tuple[Any, ...]:
     sum_dtype = sum_dtype or x.dtype
-    return x, residual, sum_dtype, residual_dtype or sum_dtype
+    return x, residual, code(sum_dtype), code(residual_dtype or sum_dtype)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
+from mi300_inductor.dtype_codes import code
 from mi300_inductor.op_schemas import FP8_DTYPES, overload
 from mi300_inductor.op_targets import (
     DynamicTarget,
@@ -44,7 +45,7 @@ def silu_mul(
     Raises:
         RuntimeError: if the shapes differ, for other dtypes, or several devices.
     """
-    dtypes = (sigmoid_dtype, act_dtype or gate.dtype, y_dtype or gate.dtype)
+    dtypes = _dtypes(gate, sigmoid_dtype, act_dtype, y_dtype)
     y: Tensor = overload("silu_mul")(gate, up, *dtypes)
     return y
 
@@ -75,7 +76,7 @@ def silu_mul_quant(
     Raises:
         RuntimeError: as `silu_mul`, and for a format or scale that is not supported.
     """
-    dtypes = (sigmoid_dtype, act_dtype or gate.dtype, y_dtype or gate.dtype)
+    dtypes = _dtypes(gate, sigmoid_dtype, act_dtype, y_dtype)
     settings = static_settings("silu_mul_quant", gate, target)
     q, y = overload("silu_mul_quant")(gate, up, *dtypes, scale_list(scales), *settings)
     return q, y if settings[-1] else None
@@ -99,10 +100,20 @@ def silu_mul_quant_dynamic(
     Raises:
         RuntimeError: as `silu_mul`, and if `group_size` does not divide the width.
     """
-    dtypes = (sigmoid_dtype, act_dtype or gate.dtype, y_dtype or gate.dtype)
+    dtypes = _dtypes(gate, sigmoid_dtype, act_dtype, y_dtype)
     settings = dynamic_settings("silu_mul_quant_dynamic", gate, target)
     q, scale, y = overload("silu_mul_quant_dynamic")(gate, up, *dtypes, *settings)
     return q, scale, y if settings[-1] else None
+
+
+def _dtypes(
+    gate: Tensor,
+    sigmoid_dtype: torch.dtype | None,
+    act_dtype: torch.dtype | None,
+    y_dtype: torch.dtype | None,
+) -> tuple[int | None, int, int]:
+    sigmoid = None if sigmoid_dtype is None else code(sigmoid_dtype)
+    return sigmoid, code(act_dtype or gate.dtype), code(y_dtype or gate.dtype)
 
 
 def skinny_gemm(

@@ -4,6 +4,8 @@ The schema strings below are the only place where a signature is written; the C+
 `csrc/runtime` registers kernels for them, and `graph/rewrite.py` inserts calls to them. What the
 operators compute is said in `ops.py`. The kernels are built (or taken from the cache) at the first
 real call, so that importing is cheap and is all that an ahead-of-time compiled model needs.
+
+An argument `..._dtype` of a norm or activation operator is a number of `dtype_codes.py`.
 """
 
 from __future__ import annotations
@@ -15,20 +17,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mi300_inductor.dtype_codes import with_dtypes
+
 NAMESPACE = "mi300"
 FP8_DTYPES = (torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2)
 MAX_SCALES = 4
 MAX_MERGED = 3
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
-_NORM = "Tensor? weight, float eps, float weight_offset, ScalarType norm_dtype, ScalarType y_dtype"
-_ADD = "Tensor x, Tensor residual, ScalarType sum_dtype, ScalarType residual_dtype"
-_SILU = (
-    "Tensor gate, Tensor up, ScalarType? sigmoid_dtype, ScalarType act_dtype, ScalarType y_dtype"
-)
+_NORM = "Tensor? weight, float eps, float weight_offset, int norm_dtype, int y_dtype"
+_ADD = "Tensor x, Tensor residual, int sum_dtype, int residual_dtype"
+_SILU = "Tensor gate, Tensor up, int? sigmoid_dtype, int act_dtype, int y_dtype"
 _TARGET = (
-    "ScalarType q_dtype, str scaling, ScalarType scaled_dtype, float clamp_min, float clamp_max, "
-    "bool return_y"
+    "int q_dtype, str scaling, int scaled_dtype, float clamp_min, float clamp_max, bool return_y"
 )
 _STATIC = f"Tensor[] scales, {_TARGET}"
 _DYNAMIC = (
@@ -140,7 +141,7 @@ def _new_dynamic(
 
 def _bind(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     names = [argument.name for argument in overload(op)._schema.arguments]
-    return {**dict(zip(names, args, strict=False)), **kwargs}
+    return with_dtypes({**dict(zip(names, args, strict=False)), **kwargs})
 
 
 def overload(op: str) -> torch._ops.OpOverload:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mi300_inductor.arch import CPU, detect
+from mi300_inductor.dtype_codes import code
 from mi300_inductor.op_schemas import FP8_DTYPES
 
 ROUND_NOT = torch.float32
@@ -68,13 +69,14 @@ def static_settings(op: str, x: Tensor, given: Target) -> tuple[Any, ...]:
 
 
 def _settings(x: Tensor, given: Target) -> tuple[Any, ...]:
-    target = detect(x.device) or CPU
-    q_dtype = given.get("q_dtype", target.fp8_dtype)
+    q_dtype = given.get("q_dtype")
+    if q_dtype is None:
+        q_dtype = ((not x.is_cpu and detect(x.device)) or CPU).fp8_dtype
     largest = torch.finfo(q_dtype).max if q_dtype in FP8_DTYPES else 0.0
     return (
-        q_dtype,
+        code(q_dtype),
         given.get("scaling", "div"),
-        given.get("scaled_dtype", ROUND_NOT),
+        code(given.get("scaled_dtype", ROUND_NOT)),
         given.get("clamp_min", -largest),
         given.get("clamp_max", largest),
         given.get("return_y", False),
@@ -100,6 +102,8 @@ def dynamic_settings(op: str, x: Tensor, given: DynamicTarget) -> tuple[Any, ...
 
 
 def _check_names(op: str, given: Target, allowed: type) -> None:
+    if not given:
+        return
     names = allowed.__annotations__
     unknown = sorted(set(given) - set(names))
     if unknown:

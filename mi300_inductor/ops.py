@@ -3,7 +3,8 @@
 Every operator is functional: it allocates its outputs, aliases no input and always has the same
 number of outputs. Their schemas and fakes are in `op_schemas.py`, which this module registers;
 importing it is all that an ahead-of-time compiled model needs. A function below has the name of its
-operator (`torch.ops.mi300.NAME`) and gives the usual values to what is not said.
+operator (`torch.ops.mi300.NAME`) and gives the usual values to what is not said. The operators
+themselves take a dtype of the rows' arithmetic as a number, see `dtype_codes.py`.
 
 Terms used by every operator
     rows, hidden: the last dimension is `hidden`; all dimensions before it are `rows`.

@@ -108,10 +108,10 @@ Fp8Specials fp8_specials(at::ScalarType q_dtype) {
   return kSpecials[q_dtype == at::kFloat8_e4m3fn ? 0 : q_dtype == at::kFloat8_e4m3fnuz ? 1 : 2];
 }
 
-Quantizer::Quantizer(const char* op, at::ScalarType q_dtype, std::string_view scaling,
-                     at::ScalarType scaled_dtype, double clamp_min, double clamp_max)
-    : q_dtype(q_dtype),
-      scaled_dtype(scaled_dtype),
+Quantizer::Quantizer(const char* op, DtypeCode q_code, std::string_view scaling,
+                     DtypeCode scaled_code, double clamp_min, double clamp_max)
+    : q_dtype(dtype_of_code(q_code)),
+      scaled_dtype(dtype_of_code(scaled_code)),
       clamp_min(static_cast<float>(clamp_min)),
       clamp_max(static_cast<float>(clamp_max)) {
   TORCH_CHECK(q_dtype == at::kFloat8_e4m3fn || q_dtype == at::kFloat8_e4m3fnuz ||

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <mi300/dtype_code.h>
 
 #include <cmath>
 #include <string_view>
@@ -27,8 +28,8 @@ struct Quantizer {
   Fp8Specials specials;
   bool finite_bounds;  // the clamp is around 0 and leaves only NaN and values with a finite code
 
-  Quantizer(const char* op, at::ScalarType q_dtype, std::string_view scaling,
-            at::ScalarType scaled_dtype, double clamp_min, double clamp_max);
+  Quantizer(const char* op, DtypeCode q_dtype, std::string_view scaling, DtypeCode scaled_dtype,
+            double clamp_min, double clamp_max);
 
   // Writes the codes of y[0..n) for one scale. `y` may be read up to the next whole unit.
   void run(float scale, const float* y, int64_t n, uint8_t* q) const;

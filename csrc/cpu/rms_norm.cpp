@@ -208,83 +208,91 @@ class NormProducer {
 };
 
 using Tensor = at::Tensor;
-using Dtype = at::ScalarType;
+using Code = DtypeCode;
 using MaybeTensor = std::optional<Tensor>;
 
 Tensor rms_norm(const Tensor& x, const MaybeTensor& weight, double eps, double weight_offset,
-                Dtype norm_dtype, Dtype y_dtype) {
-  const NormArgs norm{weight, eps, weight_offset, norm_dtype, y_dtype};
-  return run_rows(x, NormProducer("rms_norm", x, nullptr, norm), y_dtype).y;
+                Code norm_dtype, Code y_dtype) {
+  const NormArgs norm{weight, eps, weight_offset, dtype_of_code(norm_dtype),
+                      dtype_of_code(y_dtype)};
+  return run_rows(x, NormProducer("rms_norm", x, nullptr, norm), norm.y_dtype).y;
 }
 
-std::tuple<Tensor, Tensor> add_rms_norm(const Tensor& x, const Tensor& residual, Dtype sum_dtype,
-                                        Dtype residual_dtype, const MaybeTensor& weight,
-                                        double eps, double weight_offset, Dtype norm_dtype,
-                                        Dtype y_dtype) {
-  const AddArgs add{residual, sum_dtype, residual_dtype};
-  const NormArgs norm{weight, eps, weight_offset, norm_dtype, y_dtype};
+std::tuple<Tensor, Tensor> add_rms_norm(const Tensor& x, const Tensor& residual, Code sum_dtype,
+                                        Code residual_dtype, const MaybeTensor& weight,
+                                        double eps, double weight_offset, Code norm_dtype,
+                                        Code y_dtype) {
+  const AddArgs add{residual, dtype_of_code(sum_dtype), dtype_of_code(residual_dtype)};
+  const NormArgs norm{weight, eps, weight_offset, dtype_of_code(norm_dtype),
+                      dtype_of_code(y_dtype)};
   const NormProducer producer("add_rms_norm", x, &add, norm);
-  return {run_rows(x, producer, y_dtype).y, producer.residual_out()};
+  return {run_rows(x, producer, norm.y_dtype).y, producer.residual_out()};
 }
 
 std::tuple<Tensor, Tensor> rms_norm_quant(const Tensor& x, const MaybeTensor& weight, double eps,
-                                          double weight_offset, Dtype norm_dtype, Dtype y_dtype,
-                                          at::TensorList scales, Dtype q_dtype,
-                                          std::string_view scaling, Dtype scaled_dtype,
+                                          double weight_offset, Code norm_dtype, Code y_dtype,
+                                          at::TensorList scales, Code q_dtype,
+                                          std::string_view scaling, Code scaled_dtype,
                                           double clamp_min, double clamp_max, bool return_y) {
   constexpr const char* kOp = "rms_norm_quant";
-  const NormArgs norm{weight, eps, weight_offset, norm_dtype, y_dtype};
+  const NormArgs norm{weight, eps, weight_offset, dtype_of_code(norm_dtype),
+                      dtype_of_code(y_dtype)};
   const NormProducer producer(kOp, x, nullptr, norm);
   const Quantizer quantizer(kOp, q_dtype, scaling, scaled_dtype, clamp_min, clamp_max);
-  RowOutputs out = run_rows(x, producer, y_dtype, StaticTarget(kOp, scales, quantizer, return_y));
+  const StaticTarget target(kOp, scales, quantizer, return_y);
+  RowOutputs out = run_rows(x, producer, norm.y_dtype, target);
   return {out.q, out.y};
 }
 
 std::tuple<Tensor, Tensor, Tensor> add_rms_norm_quant(
-    const Tensor& x, const Tensor& residual, Dtype sum_dtype, Dtype residual_dtype,
-    const MaybeTensor& weight, double eps, double weight_offset, Dtype norm_dtype, Dtype y_dtype,
-    at::TensorList scales, Dtype q_dtype, std::string_view scaling, Dtype scaled_dtype,
+    const Tensor& x, const Tensor& residual, Code sum_dtype, Code residual_dtype,
+    const MaybeTensor& weight, double eps, double weight_offset, Code norm_dtype, Code y_dtype,
+    at::TensorList scales, Code q_dtype, std::string_view scaling, Code scaled_dtype,
     double clamp_min, double clamp_max, bool return_y) {
   constexpr const char* kOp = "add_rms_norm_quant";
-  const AddArgs add{residual, sum_dtype, residual_dtype};
-  const NormArgs norm{weight, eps, weight_offset, norm_dtype, y_dtype};
+  const AddArgs add{residual, dtype_of_code(sum_dtype), dtype_of_code(residual_dtype)};
+  const NormArgs norm{weight, eps, weight_offset, dtype_of_code(norm_dtype),
+                      dtype_of_code(y_dtype)};
   const NormProducer producer(kOp, x, &add, norm);
   const Quantizer quantizer(kOp, q_dtype, scaling, scaled_dtype, clamp_min, clamp_max);
-  RowOutputs out = run_rows(x, producer, y_dtype, StaticTarget(kOp, scales, quantizer, return_y));
+  const StaticTarget target(kOp, scales, quantizer, return_y);
+  RowOutputs out = run_rows(x, producer, norm.y_dtype, target);
   return {out.q, producer.residual_out(), out.y};
 }
 
 std::tuple<Tensor, Tensor, Tensor> rms_norm_quant_dynamic(
-    const Tensor& x, const MaybeTensor& weight, double eps, double weight_offset, Dtype norm_dtype,
-    Dtype y_dtype, int64_t group_size, std::string_view scale_form, double scale_const,
-    double amax_min, double scale_min, Dtype q_dtype, std::string_view scaling, Dtype scaled_dtype,
+    const Tensor& x, const MaybeTensor& weight, double eps, double weight_offset, Code norm_dtype,
+    Code y_dtype, int64_t group_size, std::string_view scale_form, double scale_const,
+    double amax_min, double scale_min, Code q_dtype, std::string_view scaling, Code scaled_dtype,
     double clamp_min, double clamp_max, bool return_y) {
   constexpr const char* kOp = "rms_norm_quant_dynamic";
-  const NormArgs norm{weight, eps, weight_offset, norm_dtype, y_dtype};
+  const NormArgs norm{weight, eps, weight_offset, dtype_of_code(norm_dtype),
+                      dtype_of_code(y_dtype)};
   const NormProducer producer(kOp, x, nullptr, norm);
   const DynamicTarget target{{kOp, q_dtype, scaling, scaled_dtype, clamp_min, clamp_max},
                              {kOp, scale_form, scale_const, amax_min, scale_min},
                              group_size,
                              return_y};
-  RowOutputs out = run_rows(x, producer, y_dtype, kOp, target);
+  RowOutputs out = run_rows(x, producer, norm.y_dtype, kOp, target);
   return {out.q, out.scale, out.y};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> add_rms_norm_quant_dynamic(
-    const Tensor& x, const Tensor& residual, Dtype sum_dtype, Dtype residual_dtype,
-    const MaybeTensor& weight, double eps, double weight_offset, Dtype norm_dtype, Dtype y_dtype,
+    const Tensor& x, const Tensor& residual, Code sum_dtype, Code residual_dtype,
+    const MaybeTensor& weight, double eps, double weight_offset, Code norm_dtype, Code y_dtype,
     int64_t group_size, std::string_view scale_form, double scale_const, double amax_min,
-    double scale_min, Dtype q_dtype, std::string_view scaling, Dtype scaled_dtype,
+    double scale_min, Code q_dtype, std::string_view scaling, Code scaled_dtype,
     double clamp_min, double clamp_max, bool return_y) {
   constexpr const char* kOp = "add_rms_norm_quant_dynamic";
-  const AddArgs add{residual, sum_dtype, residual_dtype};
-  const NormArgs norm{weight, eps, weight_offset, norm_dtype, y_dtype};
+  const AddArgs add{residual, dtype_of_code(sum_dtype), dtype_of_code(residual_dtype)};
+  const NormArgs norm{weight, eps, weight_offset, dtype_of_code(norm_dtype),
+                      dtype_of_code(y_dtype)};
   const NormProducer producer(kOp, x, &add, norm);
   const DynamicTarget target{{kOp, q_dtype, scaling, scaled_dtype, clamp_min, clamp_max},
                              {kOp, scale_form, scale_const, amax_min, scale_min},
                              group_size,
                              return_y};
-  RowOutputs out = run_rows(x, producer, y_dtype, kOp, target);
+  RowOutputs out = run_rows(x, producer, norm.y_dtype, kOp, target);
   return {out.q, out.scale, producer.residual_out(), out.y};
 }
 

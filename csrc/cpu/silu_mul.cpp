@@ -14,25 +14,27 @@ namespace {
 
 using Tensor = at::Tensor;
 using Dtype = at::ScalarType;
-using MaybeDtype = std::optional<Dtype>;
+using Code = DtypeCode;
+using MaybeCode = std::optional<Code>;
 
 class SiluProducer {
  public:
-  SiluProducer(const char* op, const Tensor& gate, const Tensor& up, MaybeDtype sigmoid_dtype,
-               Dtype act_dtype, Dtype y_dtype)
+  SiluProducer(const char* op, const Tensor& gate, const Tensor& up, MaybeCode sigmoid_dtype,
+               Code act_dtype, Code y_dtype)
       : shape_(check_rows(op, gate, &up, nullptr)),
         gate_(as_rows(gate)),
         up_(as_rows(up)),
-        sigmoid_dtype_(sigmoid_dtype),
-        act_dtype_(act_dtype),
-        y_dtype_(y_dtype),
+        sigmoid_dtype_(dtype_of_code(sigmoid_dtype)),
+        act_dtype_(dtype_of_code(act_dtype)),
+        y_dtype_(dtype_of_code(y_dtype)),
         is_uniform_(gate_.dtype == up_.dtype && act_dtype == y_dtype && !sigmoid_dtype) {
-    if (sigmoid_dtype) check_float(op, "sigmoid_dtype", *sigmoid_dtype);
-    check_float(op, "act_dtype", act_dtype);
-    check_float(op, "y_dtype", y_dtype);
+    if (sigmoid_dtype_) check_float(op, "sigmoid_dtype", *sigmoid_dtype_);
+    check_float(op, "act_dtype", act_dtype_);
+    check_float(op, "y_dtype", y_dtype_);
   }
 
   Shape shape() const { return shape_; }
+  Dtype y_dtype() const { return y_dtype_; }
 
   struct Nothing {};
   Nothing prepare(int64_t) const { return {}; }
@@ -92,34 +94,34 @@ class SiluProducer {
 
   Shape shape_;
   Rows gate_, up_;
-  MaybeDtype sigmoid_dtype_;
+  std::optional<Dtype> sigmoid_dtype_;
   Dtype act_dtype_, y_dtype_;
   bool is_uniform_;
 };
 
-Tensor silu_mul(const Tensor& gate, const Tensor& up, MaybeDtype sigmoid_dtype, Dtype act_dtype,
-                Dtype y_dtype) {
+Tensor silu_mul(const Tensor& gate, const Tensor& up, MaybeCode sigmoid_dtype, Code act_dtype,
+                Code y_dtype) {
   const SiluProducer producer("silu_mul", gate, up, sigmoid_dtype, act_dtype, y_dtype);
-  return run_rows(gate, producer, y_dtype).y;
+  return run_rows(gate, producer, producer.y_dtype()).y;
 }
 
 std::tuple<Tensor, Tensor> silu_mul_quant(const Tensor& gate, const Tensor& up,
-                                          MaybeDtype sigmoid_dtype, Dtype act_dtype, Dtype y_dtype,
-                                          at::TensorList scales, Dtype q_dtype,
-                                          std::string_view scaling, Dtype scaled_dtype,
+                                          MaybeCode sigmoid_dtype, Code act_dtype, Code y_dtype,
+                                          at::TensorList scales, Code q_dtype,
+                                          std::string_view scaling, Code scaled_dtype,
                                           double clamp_min, double clamp_max, bool return_y) {
   constexpr const char* kOp = "silu_mul_quant";
   const SiluProducer producer(kOp, gate, up, sigmoid_dtype, act_dtype, y_dtype);
   const Quantizer quantizer(kOp, q_dtype, scaling, scaled_dtype, clamp_min, clamp_max);
-  RowOutputs out =
-      run_rows(gate, producer, y_dtype, StaticTarget(kOp, scales, quantizer, return_y));
+  const StaticTarget target(kOp, scales, quantizer, return_y);
+  RowOutputs out = run_rows(gate, producer, producer.y_dtype(), target);
   return {out.q, out.y};
 }
 
 std::tuple<Tensor, Tensor, Tensor> silu_mul_quant_dynamic(
-    const Tensor& gate, const Tensor& up, MaybeDtype sigmoid_dtype, Dtype act_dtype, Dtype y_dtype,
+    const Tensor& gate, const Tensor& up, MaybeCode sigmoid_dtype, Code act_dtype, Code y_dtype,
     int64_t group_size, std::string_view scale_form, double scale_const, double amax_min,
-    double scale_min, Dtype q_dtype, std::string_view scaling, Dtype scaled_dtype,
+    double scale_min, Code q_dtype, std::string_view scaling, Code scaled_dtype,
     double clamp_min, double clamp_max, bool return_y) {
   constexpr const char* kOp = "silu_mul_quant_dynamic";
   const SiluProducer producer(kOp, gate, up, sigmoid_dtype, act_dtype, y_dtype);
@@ -127,7 +129,7 @@ std::tuple<Tensor, Tensor, Tensor> silu_mul_quant_dynamic(
                              {kOp, scale_form, scale_const, amax_min, scale_min},
                              group_size,
                              return_y};
-  RowOutputs out = run_rows(gate, producer, y_dtype, kOp, target);
+  RowOutputs out = run_rows(gate, producer, producer.y_dtype(), kOp, target);
   return {out.q, out.scale, out.y};
 }
 

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <mi300/dtype_code.h>
 
 #include <optional>
 #include <sstream>
@@ -35,6 +36,10 @@ inline Dtype float_dtype_of(const char* op, ScalarType type) {
   TORCH_CHECK(dtype <= Dtype::kF16, op, ": unsupported dtype; got ", type,
               ", expected float32, bfloat16 or float16. Convert it first.");
   return dtype;
+}
+
+inline Dtype float_dtype_of(const char* op, DtypeCode code) {
+  return float_dtype_of(op, dtype_of_code(code));
 }
 
 // Whether all rows are one stride apart and their elements next to each other.
@@ -87,20 +92,20 @@ class RowCall {
     args.weight_dtype = float_dtype_of(op_, weight->scalar_type());
   }
 
-  void set_rounding(ScalarType inner, ScalarType y) {
+  void set_rounding(DtypeCode inner, DtypeCode y) {
     problem_.args.inner_dtype = float_dtype_of(op_, inner);
     problem_.args.y_dtype = float_dtype_of(op_, y);
-    y_type_ = y;
+    y_type_ = dtype_of_code(y);
   }
 
-  void set_sigmoid(std::optional<ScalarType> sigmoid) {
+  void set_sigmoid(std::optional<DtypeCode> sigmoid) {
     if (sigmoid.has_value()) problem_.args.sigmoid_dtype = float_dtype_of(op_, *sigmoid);
   }
 
-  Tensor add_residual_out(ScalarType sum, ScalarType residual) {
+  Tensor add_residual_out(DtypeCode sum, DtypeCode residual) {
     problem_.args.sum_dtype = float_dtype_of(op_, sum);
     problem_.args.residual_dtype = float_dtype_of(op_, residual);
-    Tensor out = new_empty(like_.sizes(), residual);
+    Tensor out = new_empty(like_.sizes(), dtype_of_code(residual));
     problem_.args.residual_out = out.data_ptr();
     return out;
   }
@@ -111,7 +116,7 @@ class RowCall {
     return out;
   }
 
-  void set_target(c10::string_view scaling, ScalarType scaled, double low, double high) {
+  void set_target(c10::string_view scaling, DtypeCode scaled, double low, double high) {
     RowArgs& args = problem_.args;
     args.scaling = choose<Scaling>("scaling", scaling, {"div", "mul", "mul_reciprocal"});
     args.scaled_dtype = float_dtype_of(op_, scaled);
@@ -119,7 +124,7 @@ class RowCall {
     args.clamp_max = static_cast<float>(high);
   }
 
-  Tensor add_static(at::TensorList scales, ScalarType q) {
+  Tensor add_static(at::TensorList scales, DtypeCode q) {
     RowArgs& args = problem_.args;
     TORCH_CHECK(scales.size() >= 1 && scales.size() <= kMaxScales, op_,
                 ": wrong number of scales; got ", scales.size(), ", expected 1 to ", kMaxScales,
@@ -136,12 +141,12 @@ class RowCall {
     }
     std::vector<int64_t> shape = like_.sizes().vec();
     if (scales.size() > 1) shape.insert(shape.begin(), static_cast<int64_t>(scales.size()));
-    return add_q(shape, q);
+    return add_q(shape, dtype_of_code(q));
   }
 
   // Returns q and the scale.
   std::pair<Tensor, Tensor> add_dynamic(int64_t group, c10::string_view form, double constant,
-                                        double amax_min, double scale_min, ScalarType q) {
+                                        double amax_min, double scale_min, DtypeCode q) {
     RowArgs& args = problem_.args;
     const int64_t hidden = args.hidden;
     TORCH_CHECK(group == -1 || group == 0 || (group > 0 && hidden % group == 0), op_,
@@ -161,7 +166,7 @@ class RowCall {
     Tensor scale = new_empty(shape, at::kFloat);
     args.scale = scale.data_ptr<float>();
     problem_.is_per_tensor = group == 0;
-    return {add_q(like_.sizes(), q), scale};
+    return {add_q(like_.sizes(), dtype_of_code(q)), scale};
   }
 
   void run() {

@@ -7,7 +7,7 @@ namespace mi300 {
 namespace {
 
 Tensor rms_norm(const Tensor& x, const std::optional<Tensor>& weight, double eps, double offset,
-                ScalarType norm_dtype, ScalarType y_dtype) {
+                DtypeCode norm_dtype, DtypeCode y_dtype) {
   RowCall call("rms_norm", true, x, std::nullopt);
   call.set_weight(weight, eps, offset);
   call.set_rounding(norm_dtype, y_dtype);
@@ -16,10 +16,10 @@ Tensor rms_norm(const Tensor& x, const std::optional<Tensor>& weight, double eps
   return y;
 }
 
-std::tuple<Tensor, Tensor> add_rms_norm(const Tensor& x, const Tensor& residual, ScalarType sum_dtype,
-                                        ScalarType residual_dtype,
+std::tuple<Tensor, Tensor> add_rms_norm(const Tensor& x, const Tensor& residual, DtypeCode sum_dtype,
+                                        DtypeCode residual_dtype,
                                         const std::optional<Tensor>& weight, double eps,
-                                        double offset, ScalarType norm_dtype, ScalarType y_dtype) {
+                                        double offset, DtypeCode norm_dtype, DtypeCode y_dtype) {
   RowCall call("add_rms_norm", true, x, residual);
   call.set_weight(weight, eps, offset);
   call.set_rounding(norm_dtype, y_dtype);
@@ -30,10 +30,10 @@ std::tuple<Tensor, Tensor> add_rms_norm(const Tensor& x, const Tensor& residual,
 }
 
 std::tuple<Tensor, Tensor> rms_norm_quant(const Tensor& x, const std::optional<Tensor>& weight,
-                                          double eps, double offset, ScalarType norm_dtype,
-                                          ScalarType y_dtype, at::TensorList scales,
-                                          ScalarType q_dtype, c10::string_view scaling,
-                                          ScalarType scaled_dtype, double clamp_min,
+                                          double eps, double offset, DtypeCode norm_dtype,
+                                          DtypeCode y_dtype, at::TensorList scales,
+                                          DtypeCode q_dtype, c10::string_view scaling,
+                                          DtypeCode scaled_dtype, double clamp_min,
                                           double clamp_max, bool return_y) {
   RowCall call("rms_norm_quant", true, x, std::nullopt);
   call.set_weight(weight, eps, offset);
@@ -46,10 +46,10 @@ std::tuple<Tensor, Tensor> rms_norm_quant(const Tensor& x, const std::optional<T
 }
 
 std::tuple<Tensor, Tensor, Tensor> add_rms_norm_quant(
-    const Tensor& x, const Tensor& residual, ScalarType sum_dtype, ScalarType residual_dtype,
-    const std::optional<Tensor>& weight, double eps, double offset, ScalarType norm_dtype,
-    ScalarType y_dtype, at::TensorList scales, ScalarType q_dtype, c10::string_view scaling,
-    ScalarType scaled_dtype, double clamp_min, double clamp_max, bool return_y) {
+    const Tensor& x, const Tensor& residual, DtypeCode sum_dtype, DtypeCode residual_dtype,
+    const std::optional<Tensor>& weight, double eps, double offset, DtypeCode norm_dtype,
+    DtypeCode y_dtype, at::TensorList scales, DtypeCode q_dtype, c10::string_view scaling,
+    DtypeCode scaled_dtype, double clamp_min, double clamp_max, bool return_y) {
   RowCall call("add_rms_norm_quant", true, x, residual);
   call.set_weight(weight, eps, offset);
   call.set_rounding(norm_dtype, y_dtype);
@@ -63,9 +63,9 @@ std::tuple<Tensor, Tensor, Tensor> add_rms_norm_quant(
 
 std::tuple<Tensor, Tensor, Tensor> rms_norm_quant_dynamic(
     const Tensor& x, const std::optional<Tensor>& weight, double eps, double offset,
-    ScalarType norm_dtype, ScalarType y_dtype, int64_t group_size, c10::string_view scale_form,
-    double scale_const, double amax_min, double scale_min, ScalarType q_dtype,
-    c10::string_view scaling, ScalarType scaled_dtype, double clamp_min, double clamp_max,
+    DtypeCode norm_dtype, DtypeCode y_dtype, int64_t group_size, c10::string_view scale_form,
+    double scale_const, double amax_min, double scale_min, DtypeCode q_dtype,
+    c10::string_view scaling, DtypeCode scaled_dtype, double clamp_min, double clamp_max,
     bool return_y) {
   RowCall call("rms_norm_quant_dynamic", true, x, std::nullopt);
   call.set_weight(weight, eps, offset);
@@ -79,11 +79,11 @@ std::tuple<Tensor, Tensor, Tensor> rms_norm_quant_dynamic(
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> add_rms_norm_quant_dynamic(
-    const Tensor& x, const Tensor& residual, ScalarType sum_dtype, ScalarType residual_dtype,
-    const std::optional<Tensor>& weight, double eps, double offset, ScalarType norm_dtype,
-    ScalarType y_dtype, int64_t group_size, c10::string_view scale_form, double scale_const,
-    double amax_min, double scale_min, ScalarType q_dtype, c10::string_view scaling,
-    ScalarType scaled_dtype, double clamp_min, double clamp_max, bool return_y) {
+    const Tensor& x, const Tensor& residual, DtypeCode sum_dtype, DtypeCode residual_dtype,
+    const std::optional<Tensor>& weight, double eps, double offset, DtypeCode norm_dtype,
+    DtypeCode y_dtype, int64_t group_size, c10::string_view scale_form, double scale_const,
+    double amax_min, double scale_min, DtypeCode q_dtype, c10::string_view scaling,
+    DtypeCode scaled_dtype, double clamp_min, double clamp_max, bool return_y) {
   RowCall call("add_rms_norm_quant_dynamic", true, x, residual);
   call.set_weight(weight, eps, offset);
   call.set_rounding(norm_dtype, y_dtype);
@@ -96,8 +96,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> add_rms_norm_quant_dynamic(
   return {q, scale, residual_out, y};
 }
 
-Tensor silu_mul(const Tensor& gate, const Tensor& up, std::optional<ScalarType> sigmoid_dtype,
-                ScalarType act_dtype, ScalarType y_dtype) {
+Tensor silu_mul(const Tensor& gate, const Tensor& up, std::optional<DtypeCode> sigmoid_dtype,
+                DtypeCode act_dtype, DtypeCode y_dtype) {
   RowCall call("silu_mul", false, gate, up);
   call.set_sigmoid(sigmoid_dtype);
   call.set_rounding(act_dtype, y_dtype);
@@ -107,10 +107,10 @@ Tensor silu_mul(const Tensor& gate, const Tensor& up, std::optional<ScalarType> 
 }
 
 std::tuple<Tensor, Tensor> silu_mul_quant(const Tensor& gate, const Tensor& up,
-                                          std::optional<ScalarType> sigmoid_dtype,
-                                          ScalarType act_dtype, ScalarType y_dtype,
-                                          at::TensorList scales, ScalarType q_dtype,
-                                          c10::string_view scaling, ScalarType scaled_dtype,
+                                          std::optional<DtypeCode> sigmoid_dtype,
+                                          DtypeCode act_dtype, DtypeCode y_dtype,
+                                          at::TensorList scales, DtypeCode q_dtype,
+                                          c10::string_view scaling, DtypeCode scaled_dtype,
                                           double clamp_min, double clamp_max, bool return_y) {
   RowCall call("silu_mul_quant", false, gate, up);
   call.set_sigmoid(sigmoid_dtype);
@@ -123,10 +123,10 @@ std::tuple<Tensor, Tensor> silu_mul_quant(const Tensor& gate, const Tensor& up,
 }
 
 std::tuple<Tensor, Tensor, Tensor> silu_mul_quant_dynamic(
-    const Tensor& gate, const Tensor& up, std::optional<ScalarType> sigmoid_dtype,
-    ScalarType act_dtype, ScalarType y_dtype, int64_t group_size, c10::string_view scale_form,
-    double scale_const, double amax_min, double scale_min, ScalarType q_dtype,
-    c10::string_view scaling, ScalarType scaled_dtype, double clamp_min, double clamp_max,
+    const Tensor& gate, const Tensor& up, std::optional<DtypeCode> sigmoid_dtype,
+    DtypeCode act_dtype, DtypeCode y_dtype, int64_t group_size, c10::string_view scale_form,
+    double scale_const, double amax_min, double scale_min, DtypeCode q_dtype,
+    c10::string_view scaling, DtypeCode scaled_dtype, double clamp_min, double clamp_max,
     bool return_y) {
   RowCall call("silu_mul_quant_dynamic", false, gate, up);
   call.set_sigmoid(sigmoid_dtype);

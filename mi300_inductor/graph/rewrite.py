@@ -16,6 +16,7 @@ import torch
 from torch import fx
 from torch._subclasses import FakeTensor
 
+from mi300_inductor.dtype_codes import as_argument
 from mi300_inductor.graph.legality import CHECK
 from mi300_inductor.graph.region import Region
 from mi300_inductor.graph.term import Term, same_dim, same_shape
@@ -109,7 +110,7 @@ class Rewriter:
         for argument in operation._schema.arguments:
             name = argument.name
             if name in region.params:
-                arguments.append(region.params[name])
+                arguments.append(as_argument(argument, region.params[name]))
             else:
                 arguments.append(self._input(region, name, region.inputs[name], like))
         return self._new(operation, tuple(arguments), like)
