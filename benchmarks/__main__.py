@@ -63,6 +63,11 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--rounds", type=int, default=9, help="measurements of each provider [9]")
     made.add_argument("--seconds", type=float, default=0.0, help="for each case at least")
     made.add_argument("--threads", type=int, help="of the CPU")
+    made.add_argument(
+        "--tuned-blocks",
+        action="store_true",
+        help="model: let Inductor time the block sizes of elementwise kernels",
+    )
     made.add_argument("--no-breakdown", dest="breakdown", action="store_false")
     made.add_argument("--dry", action="store_true", help="mi300: run it without the card, untimed")
     made.add_argument("--json", type=Path, help="writes the result there; of all: a folder")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch._inductor import config as inductor_config
 
 from benchmarks import breakdown, providers
 from benchmarks.presets import PRESETS, Model, Step
@@ -21,9 +22,11 @@ METHOD = (
     "by events behind a sleeping kernel, so that the host's time does not count, and so are "
     "prefills; eager and the default mode are timed by the clock on the wall, launches included. "
     "On a CPU everything is timed by the clock on the wall. Medians of rounds in which all "
-    "providers take turns; quartiles are in the JSON. Compiling is the first call with Inductor's "
-    "caches as they were (compile-time measures cold and warm); peak memory is what the calls "
-    "allocate beyond the weights."
+    "providers take turns; quartiles are in the JSON. On a GPU Inductor chooses between two block "
+    "sizes for each elementwise kernel by timing them once, and two compilations of one kernel can "
+    "differ by a factor of two: for all providers the first size is taken unless --tuned-blocks "
+    "is given. Compiling is the first call with Inductor's caches as they were (compile-time "
+    "measures cold and warm); peak memory is what the calls allocate beyond the weights."
 )
 STANDARD = {"cuda": ["llama-8b", "llama-405b-tp8"], "cpu": ["tiny"]}
 ROWS = {"cuda": [1, 8, 16, 32, 64], "cpu": [1, 8, 32]}
@@ -67,7 +70,8 @@ def measure(
         label = f"{case['preset']}, {counted(case['rows'], 'row')}, {provider.name}"
         print(f"  {label}", flush=True)
         try:
-            call = prepare(provider, step, device, extra)
+            with inductor_config.patch("triton.autotune_pointwise", options.tuned_blocks):
+                call = prepare(provider, step, device, extra)
         except Exception as error:  # one provider's failure is a line of the result, not its end
             result.note(f"{label}: {type(error).__name__}: {str(error).splitlines()[0]}")
             continue
