@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import datetime
 import json
 import statistics
 import subprocess
@@ -154,11 +155,13 @@ def time_calls(call: Callable[[Buffers], Any], buffers: Sequence[Buffers]) -> fl
 
 
 def cases(is_short: bool) -> list[Case]:
-    norm_rows = (1, 8, 32, 2048) if is_short else (1, 8, 32, 128, 2048, 8192)
+    norm_rows = (1, 8, 32, 2048) if is_short else (1, 8, 32, 128, 512, 2048, 8192)
     found = [Case("norm", "static", h, r) for h in (4096, 8192, 16384) for r in norm_rows]
     forms = ("per_token", "per_group")
-    found += [Case("norm", form, h, r) for form in forms for h in (4096, 16384) for r in (8, 2048)]
-    silu_rows = (1, 32, 2048) if is_short else (1, 32, 256, 2048)
+    found += [
+        Case("norm", form, h, r) for form in forms for h in (4096, 8192, 16384) for r in (8, 2048)
+    ]
+    silu_rows = (1, 8, 32, 2048) if is_short else (1, 8, 32, 256, 2048)
     found += [Case("silu", "static", h, r) for h in (6656, 14336, 53248) for r in silu_rows]
     return found + [Case("silu", form, 14336, r) for form in forms for r in (8, 2048)]
 
@@ -178,11 +181,16 @@ def measure(case: Case, scale: Tensor, providers: Sequence[str], streamer: Strea
     return {name: time_calls(calls[name], buffers) for name in calls if name in providers}
 
 
+def output_of(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("--providers", default="mi300,stream,inductor,eager")
     parser.add_argument("--short", action="store_true", help="fewer row counts")
+    parser.add_argument("--commit", default="", help="of the code, where there is no git")
     options = parser.parse_args()
     torch._dynamo.config.recompile_limit = 256
     scale = torch.full((1,), 0.05, device="cuda")
@@ -193,11 +201,12 @@ def main() -> None:
         times = measure(case, scale, options.providers.split(","), streamer)
         rows.append({**asdict(case), **{k: round(v, 3) for k, v in times.items()}})
         torch.cuda.empty_cache()
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout
     info = {
         "card": torch.cuda.get_device_name(),
+        "driver": output_of("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
         "torch": torch.__version__,
-        "commit": commit.strip(),
+        "date": datetime.date.today().isoformat(),
+        "commit": options.commit or output_of("git", "rev-parse", "--short", "HEAD"),
         "unit": "microseconds per call, median of graph replays over rotating buffers",
     }
     options.out.mkdir(parents=True, exist_ok=True)

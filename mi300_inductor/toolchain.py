@@ -30,8 +30,8 @@ _HIP = (
 )
 _CUDA = (
     *("-x", "cuda", "--cuda-gpu-arch=sm_90a", "--cuda-device-only", "-nocudainc", "-nocudalib"),
-    # A CUDA installation is neither needed nor looked at; PTX 8.0 has all that the kernels use.
-    *("-Wno-unknown-cuda-version", "-Xclang", "-target-feature", "-Xclang", "+ptx80"),
+    # A CUDA installation is neither needed nor looked at; PTX 8.1 has all that the kernels use.
+    *("-Wno-unknown-cuda-version", "-Xclang", "-target-feature", "-Xclang", "+ptx81"),
 )
 
 

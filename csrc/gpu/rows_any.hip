@@ -108,7 +108,7 @@ MI300_KERNEL(256, 4) rms_norm_any(RowArgs args) {
   static MI300_LDS RowSlots slots[2][2];  // rows alternate, as in rms_norm.h
   wait_for_previous_kernel();
   const RowTeam team = RowTeam::of(args);
-  for (u32 i = 0; i < 4; ++i) team.clear(slots[i / 2][i % 2]);
+  for (u32 i = 0; i < 4; ++i) team.open(slots[i / 2][i % 2]);
   u32 turn = 0;
   for (i64 row = group_index(); row < args.rows; row += args.workgroups, turn ^= 1) {
     rms_norm_any_row(*read_again(&args), row, team, slots[turn]);
@@ -119,7 +119,7 @@ MI300_KERNEL(256, 4) silu_mul_any(RowArgs args) {
   static MI300_LDS RowSlots slots[2];
   wait_for_previous_kernel();
   const RowTeam team = RowTeam::of(args);
-  for (u32 i = 0; i < 2; ++i) team.clear(slots[i]);
+  for (u32 i = 0; i < 2; ++i) team.open(slots[i]);
   u32 turn = 0;
   for (i64 row = group_index(); row < args.rows; row += args.workgroups, turn ^= 1) {
     silu_mul_any_row(*read_again(&args), row, team, slots[turn]);
@@ -131,7 +131,7 @@ MI300_KERNEL(1024, 4) tensor_scale(RowArgs args) {
   static MI300_LDS RowSlots slots;
   wait_for_previous_kernel();
   const RowTeam team = RowTeam::of(args);
-  team.clear(slots);
+  team.open(slots);
   u32 amax = 0;
   for (i64 row = thread_index(); row < args.rows; row += team.threads) {
     amax = max_u32(amax, load<u32>(args.amax, row));

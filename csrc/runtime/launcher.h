@@ -63,7 +63,7 @@ class Device {
   template <class Describe>
   void launch(const Launch& what, void* arguments, void* stream, const Describe& describe) {
     if (what.grid == 0) return;
-    void* function = find_function(what, describe);
+    void* function = find_function(what, describe).handle;
     void* parameters[] = {arguments};
     const bool is_plain = what.cluster == 1 && !what.is_dependent;
     const int status =
@@ -102,27 +102,40 @@ class Device {
         " bytes), expected success. Run with one device and check an earlier asynchronous error.");
   }
 
+  struct Function {
+    void* handle = nullptr;
+    bool has_dynamic_lds = false;  // and may have all there is
+  };
+
+  // A function is ready when it was found and, for a launch with dynamic LDS, allowed to have it.
   template <class Describe>
-  void* find_function(const Launch& what, const Describe& describe) {
+  Function find_function(const Launch& what, const Describe& describe) {
     const std::string_view entry(what.entry);
+    const bool needs_lds = what.lds_bytes > 0 && driver_.function_set_attribute != nullptr;
     {
       std::shared_lock lock(mutex_);
-      if (const auto found = functions_.find(entry); found != functions_.end()) {
+      const auto found = functions_.find(entry);
+      if (found != functions_.end() && (found->second.has_dynamic_lds || !needs_lds)) {
         return found->second;
       }
     }
     std::unique_lock lock(mutex_);
-    if (const auto found = functions_.find(entry); found != functions_.end()) return found->second;
-    void* function = nullptr;
-    const int status =
-        driver_.module_get_function(&function, find_module(what, describe), what.entry);
-    if (status != 0) fail("the kernel is missing", what, status, describe);
-    if (driver_.function_set_attribute != nullptr && what.lds_bytes > 0) {
-      const int most = info_.lds_per_group - kStaticLds;
-      const int set = driver_.function_set_attribute(function, kMaxDynamicLds, most);
-      if (set != 0) fail("the LDS size is refused", what, set, describe);
+    auto found = functions_.find(entry);
+    if (found == functions_.end()) {
+      Function function;
+      const int status =
+          driver_.module_get_function(&function.handle, find_module(what, describe), what.entry);
+      if (status != 0) fail("the kernel is missing", what, status, describe);
+      found = functions_.emplace(what.entry, function).first;
     }
-    return functions_.emplace(what.entry, function).first->second;
+    Function& function = found->second;
+    if (needs_lds && !function.has_dynamic_lds) {
+      const int most = info_.lds_per_group - kStaticLds;
+      const int set = driver_.function_set_attribute(function.handle, kMaxDynamicLds, most);
+      if (set != 0) fail("the LDS size is refused", what, set, describe);
+      function.has_dynamic_lds = true;
+    }
+    return function;
   }
 
   template <class Describe>
@@ -152,7 +165,7 @@ class Device {
   std::shared_mutex mutex_;
   std::map<std::string, std::string, std::less<>> images_;
   std::map<std::string, void*, std::less<>> modules_;
-  std::map<std::string, void*, std::less<>> functions_;
+  std::map<std::string, Function, std::less<>> functions_;
 };
 
 // The devices of this process, filled once by Python before the first launch.

@@ -2,52 +2,9 @@
 // and the device. `mi300_inductor/plan.py` calls it too, so tests see what the operators launch.
 #pragma once
 
-#include <cstdio>
-
-#include "row_problem.h"
+#include "row_plan_usual.h"
 
 namespace mi300 {
-
-// One launch of a plan, with its names by value.
-struct RowLaunch {
-  char module[32];
-  char entry[48];
-  uint32_t grid;
-  uint32_t block;
-  uint32_t cluster;
-  uint32_t lds_bytes;
-  uint32_t is_dependent;
-  RowArgs args;
-};
-
-constexpr int kMaxRowLaunches = 3;
-
-// How a row is spread: workgroups, threads of each and vectors a lane; no vectors if it does not fit.
-struct RowSpread {
-  uint32_t cluster = 1;
-  uint32_t threads = 0;
-  uint32_t vectors = 0;
-};
-
-inline uint32_t divide_up(uint64_t a, uint64_t b) { return static_cast<uint32_t>((a + b - 1) / b); }
-inline uint32_t round_up(uint32_t a, uint32_t b) { return divide_up(a, b) * b; }
-
-// Most threads of a workgroup with so many vectors a lane; as kMaxThreads in row_reduce.h.
-inline uint32_t max_threads(uint32_t vectors, const DeviceInfo& device) {
-  return vectors <= 2 || device.wave_size == 64 ? 1024 : 512;
-}
-
-// The spread with the fewest vectors a lane, over `cluster` workgroups.
-inline RowSpread spread_row(uint32_t row_vectors, uint32_t cluster, uint32_t fewest, uint32_t most,
-                            const DeviceInfo& device) {
-  for (uint32_t vectors = fewest; vectors <= most; vectors *= 2) {
-    const uint32_t threads =
-        round_up(divide_up(row_vectors, uint64_t{cluster} * vectors), device.wave_size);
-    const bool fits_parts = cluster == 1 || cluster * threads / device.wave_size <= 64;
-    if (threads <= max_threads(vectors, device) && fits_parts) return {cluster, threads, vectors};
-  }
-  return {};
-}
 
 // Few rows: one row over eight workgroups where there are clusters. Measured on an H200: from hidden
 // 8192 up this wins up to two workgroups a multiprocessor, at 16384 up to four, with two vectors a lane
@@ -68,42 +25,6 @@ inline RowSpread choose_spread(const RowArgs& args, uint32_t most, const DeviceI
     if (spread.vectors != 0) return spread;
   }
   return {};
-}
-
-inline const char* dtype_name(Dtype type) { return type == Dtype::kBf16 ? "bf16" : "fp16"; }
-
-inline const char* quant_name(Quant quant) {
-  constexpr const char* kNames[] = {"plain", "static", "per_token", "per_group"};
-  return kNames[static_cast<int>(quant)];
-}
-
-// A launch of some microseconds starts while the kernel ahead ends (sm_90): 0.3 to 0.7 us less on an
-// H200, measured up to 1.7 M elements.
-inline bool is_short(const RowArgs& args, const DeviceInfo& device) {
-  return device.max_cluster > 1 && args.rows * static_cast<long long>(args.hidden) <= 2ll << 20;
-}
-
-inline RowLaunch make_launch(const RowArgs& args, uint64_t teams, const RowSpread& spread,
-                             const DeviceInfo& device) {
-  RowLaunch launch{};
-  launch.args = args;
-  launch.args.threads = spread.threads;
-  launch.args.cluster = spread.cluster;
-  launch.args.workgroups = static_cast<uint32_t>(teams);
-  launch.grid = static_cast<uint32_t>(teams * spread.cluster);
-  launch.block = spread.threads;
-  launch.cluster = spread.cluster;
-  launch.is_dependent = is_short(args, device);
-  return launch;
-}
-
-template <class... Parts>
-void set_name(char (&name)[48], const char* format, Parts... parts) {
-  std::snprintf(name, sizeof(name), format, parts...);
-}
-
-inline void set_module(RowLaunch& launch, const char* format, const char* part = "") {
-  std::snprintf(launch.module, sizeof(launch.module), format, part);
 }
 
 // Many long rows with asynchronous copies: as many workgroups as fit, each with a ring of three rows.
@@ -132,6 +53,7 @@ inline bool plan_ring(const RowArgs& args, const DeviceInfo& device, RowLaunch& 
 }
 
 inline bool plan_norm(const RowArgs& args, const DeviceInfo& device, RowLaunch& launch) {
+  if (is_usual(args, true, device) && plan_usual_norm(args, device, launch)) return true;
   if (plan_ring(args, device, launch)) return true;
   RowSpread spread = choose_spread(args, 4, device);
   if (spread.vectors == 0) return false;
@@ -160,16 +82,6 @@ inline bool plan_norm(const RowArgs& args, const DeviceInfo& device, RowLaunch& 
   return true;
 }
 
-// Threads of a flat workgroup, up to 256, that leave the fewest lanes without work.
-inline uint32_t flat_threads(uint32_t row_vectors, uint32_t vectors, const DeviceInfo& device) {
-  uint32_t best = 256;
-  for (uint32_t threads = 256; threads >= 128; threads -= device.wave_size) {
-    const auto lanes = [&](uint32_t t) { return round_up(row_vectors, t * vectors); };
-    if (lanes(threads) < lanes(best)) best = threads;
-  }
-  return std::min(best, round_up(divide_up(row_vectors, vectors), device.wave_size));
-}
-
 inline bool plan_silu(const RowArgs& args, const DeviceInfo& device, RowLaunch& launch) {
   const char* type = dtype_name(args.first_dtype);
   set_module(launch, "silu_mul_%s", type);
@@ -192,12 +104,14 @@ inline bool plan_silu(const RowArgs& args, const DeviceInfo& device, RowLaunch& 
   const uint64_t lanes = static_cast<uint64_t>(args.rows) * row_vectors;
   const uint64_t resident = uint64_t(device.cu_count) * device.threads_per_cu;
   const uint32_t vectors = lanes >= 4 * resident ? 2 : 1;
-  const uint32_t threads = flat_threads(row_vectors, vectors, device);
-  const uint32_t chunks = divide_up(row_vectors, uint64_t{threads} * vectors);
-  if (args.rows * chunks > 0x7fffffffll) return false;
-  launch = make_launch(args, static_cast<uint64_t>(args.rows) * chunks, {1, threads, vectors},
-                       device);
-  launch.args.workgroups = chunks;
+  if (vectors == 1 && is_usual(args, false, device) && plan_usual_silu(args, device, launch)) {
+    return true;
+  }
+  // H200, two vectors a lane: 224 threads rather than 256 (53248 x 2048: 132 us instead of 137).
+  const uint32_t most = vectors == 2 && device.wave_size == 32 ? 224 : 256;
+  const uint32_t pieces = divide_up(row_vectors, vectors);
+  const uint32_t threads = flat_threads(pieces, 128, most, device);
+  if (!set_flat(launch, args, threads, divide_up(pieces, threads), device)) return false;
   set_module(launch, "silu_mul_%s", type);
   set_name(launch.entry, "silu_mul_%s_v%u_%s", type, vectors,
            args.quant == Quant::kPerGroup ? "per_group" : "static");

@@ -66,8 +66,11 @@ inline bool is_vector_problem(const RowProblem& problem) {
 // Marks what the vector kernels have shorter code for.
 inline void settle_paths(RowArgs& args, const DeviceInfo& device) {
   const bool has_no_offset = args.weight_offset == 0.0f && std::signbit(args.weight_offset);
-  const bool rounds_twice = args.weight != nullptr && args.inner_dtype == args.y_dtype;
-  if (rounds_twice && has_no_offset) args.norm_path = NormPath::kRoundedTwice;
+  if (args.weight != nullptr && args.inner_dtype == Dtype::kF32) {
+    args.norm_path = NormPath::kRoundedOnce;
+  } else if (args.weight != nullptr && args.inner_dtype == args.y_dtype && has_no_offset) {
+    args.norm_path = NormPath::kRoundedTwice;
+  }
   if (args.quant == Quant::kNone || static_cast<int>(args.q_dtype) != device.native_fp8) return;
   const float limit = fp8_max(args.q_dtype);
   const bool is_full_range = args.clamp_min == -limit && args.clamp_max == limit;
@@ -75,6 +78,16 @@ inline void settle_paths(RowArgs& args, const DeviceInfo& device) {
   if (args.scaled_dtype != Dtype::kF32) return;
   args.target_path =
       args.scaling == Scaling::kDiv ? TargetPath::kDivide : TargetPath::kMultiply;
+}
+
+// Whether the short kernels take it (sm_90: rms_norm_usual.h, silu_mul_usual.h). The vector kernels do.
+inline bool is_usual(const RowArgs& args, bool is_norm, const DeviceInfo& device) {
+  if (device.max_cluster == 1 || args.amax != nullptr) return false;
+  const bool has_target = args.target_path != TargetPath::kAny && args.y == nullptr;
+  if (args.quant != Quant::kNone && !has_target) return false;
+  if (is_norm) return args.norm_path != NormPath::kAny;
+  if (args.quant == Quant::kPerToken || args.scale_count > 1) return false;
+  return args.sigmoid_dtype == Dtype::kNone && args.inner_dtype == args.y_dtype;
 }
 
 // Whether the quantisation is one of the vector kernels'.

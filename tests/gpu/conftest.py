@@ -6,4 +6,6 @@ from mi300_inductor import arch
 
 collect_ignore = []
 if not torch.cuda.is_available() or arch.detect("cuda") is None:
-    collect_ignore += ["test_rows_on_card.py", "test_skinny_gemm_on_card.py"]
+    collect_ignore += [
+        *("test_rows_on_card.py", "test_usual_rows_on_card.py", "test_skinny_gemm_on_card.py"),
+    ]

@@ -180,9 +180,11 @@ def test_every_plan_is_legal_and_covers_its_rows(arch, is_norm, quant):
             assert launch.args.threads == launch.block, text
             parts = launch.entry.decode().split("_")
             vectors = next((int(part[1:]) for part in parts if part[0] == "v"), None)
+            words = next((int(part[1:]) for part in parts if part[0] == "w"), None)
+            vectors = words / 4 if words else vectors
             if launch.entry.endswith(b"_any"):
                 continue
-            lanes = launch.block * launch.cluster * (vectors or 2) * 8
+            lanes = int(launch.block * launch.cluster * (vectors or 2) * 8)
             if not is_norm and quant != "per_token":
                 lanes *= launch.args.workgroups
                 assert launch.grid == rows * launch.args.workgroups, text
@@ -220,11 +222,69 @@ def test_few_rows_use_clusters_and_per_tensor_takes_three_launches():
     info = plan.device_info(SM90)
     (launch,) = plan.plan_rows(problem(16384, 8), info)
     assert (launch.cluster, launch.grid, launch.is_dependent) == (8, 64, 1)
-    (launch,) = plan.plan_rows(problem(16384, 2048, "per_token"), info)
-    assert launch.entry == b"rms_norm_bf16_async_per_token" and launch.grid == info.cu_count
     call = problem(4096, 5, "per_token")
     call.is_per_tensor, call.args.amax, call.args.y = 1, 4096, 4096
     entries = [launch.entry for launch in plan.plan_rows(call, info)]
     assert entries == [b"rms_norm_bf16_v1_per_token", b"tensor_scale", b"tensor_quantize"]
     call.args.rows = 0
     assert [launch.entry for launch in plan.plan_rows(call, info)] == [b"tensor_scale"]
+
+
+def entry_of(call, arch=SM90):
+    (launch,) = plan.plan_rows(call, plan.device_info(arch))
+    return launch.entry.decode(), launch.block, launch.cluster
+
+
+def test_usual_arguments_take_the_short_kernels():
+    """As measured on an H200: workgroups on a row, threads and vectors by rows and row length."""
+    for hidden, rows, expected in (
+        (512, 1, ("v1_static", 64, 1)),
+        (4096, 1, ("v1_static", 64, 8)),
+        (4096, 32, ("v1_static", 128, 4)),
+        (4096, 128, ("v1_static", 256, 2)),
+        (4096, 2048, ("v2_static", 256, 1)),
+        (8192, 8, ("v1_static", 128, 8)),
+        (8192, 32, ("v2_static", 128, 4)),
+        (16384, 1, ("v2_static", 128, 8)),
+        (16384, 128, ("v2_static", 256, 4)),
+        (16384, 2048, ("v4_static", 512, 1)),
+        (65536, 8, ("v4_static", 256, 8)),
+    ):
+        name, block, cluster = expected
+        got = entry_of(problem(hidden, rows))
+        assert got == (f"rms_norm_bf16_usual_{name}", block, cluster), (hidden, rows)
+    for hidden, rows, expected in (
+        (6656, 1, ("usual_w2_static", 128, 1)),
+        (14336, 32, ("usual_w2_static", 448, 1)),
+        (14336, 128, ("usual_w4_static", 448, 1)),
+        (53248, 2048, ("v2_static", 224, 1)),
+    ):
+        name, block, cluster = expected
+        got = entry_of(problem(hidden, rows, is_norm=False))
+        assert got == (f"silu_mul_bf16_{name}", block, cluster), (hidden, rows)
+
+
+@pytest.mark.parametrize("quant", ["static", "per_token", "per_group"])
+def test_unusual_arguments_keep_the_other_kernels(quant):
+    assert "usual" in entry_of(problem(4096, 8, quant))[0]
+    assert "usual" not in entry_of(problem(4096, 8, quant), GFX942)[0]
+    changes = {
+        "a copy of y": {"y": 4096},
+        "no weight": {"weight": None},
+        "the other format": {
+            "q_dtype": plan.Dtype.E4M3FNUZ,
+            "clamp_min": -240.0,
+            "clamp_max": 240.0,
+        },
+        "a narrow clamp": {"clamp_max": 100.0},
+        "scales rounded": {"scaled_dtype": plan.Dtype.BF16},
+        "an offset and two roundings": {"weight_offset": 1.0},
+    }
+    for name, change in changes.items():
+        call = problem(4096, 8, quant)
+        for field, value in change.items():
+            setattr(call.args, field, value)
+        assert "usual" not in entry_of(call)[0], name
+    call = problem(4096, 8, quant)
+    call.args.weight_offset, call.args.inner_dtype = 1.0, plan.Dtype.F32
+    assert "usual" in entry_of(call)[0], "an offset and one rounding"

@@ -94,18 +94,35 @@ def test_all_loads_of_a_row_are_issued_before_the_first_is_used():
     assert before_first_wait.count("global_load_dwordx4") >= 4, "x and residual: two vectors each"
 
 
+SM90_ROW_MODULES = [*ROW_MODULES, "rms_norm_usual", "silu_mul_usual"]
+
+
 def test_sm_90_code_has_what_the_design_says():
-    text = assembly("rms_norm_bf16", SM90)
+    text = assembly("rms_norm_usual", SM90)
     for instruction in (
-        "ld.global.nc.L1::no_allocate.v4.b32",
-        "st.shared::cluster.b32",
+        "ld.global.L1::no_allocate.v4.b32",
+        "st.global.L1::no_allocate.v4.b32",
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.u32",
         "cvt.rn.satfinite.e4m3x2.f32",
-        "barrier.cluster.arrive",
-        "griddepcontrol.wait",
+        "barrier.cluster.arrive.relaxed",
+        "prefetch.global.L2",
     ):
         assert instruction in text, instruction
-    assert "cp.async.cg.shared.global" in assembly("rms_norm_async", SM90)
-    assert "ex2.approx" in assembly("silu_mul_bf16", SM90)
+    assert "ex2.approx" in assembly("silu_mul_usual", SM90)
+
+
+@pytest.mark.parametrize("module", SM90_ROW_MODULES)
+def test_nothing_is_read_before_the_kernel_ahead_has_ended(module):
+    """Launches overlap, so a load may not come ahead of the wait: not even a read-only one."""
+    entries = re.split(r"^\.visible \.entry ", assembly(module, SM90), flags=re.M)[1:]
+    assert entries
+    for entry in entries:
+        name, ahead = entry[: entry.index("(")], entry.partition("griddepcontrol.wait")[0]
+        assert "griddepcontrol.wait" in entry, name
+        assert "ld.global" not in ahead and "st.global" not in ahead, name
+        assert "ld.global.nc" not in entry, name
+        # A releasing arrival is a fence that waits for every store to global memory.
+        assert "barrier.cluster.arrive.release" not in entry, name
 
 
 @pytest.mark.parametrize("arch", [GFX942, SM90], ids=lambda arch: arch.name)

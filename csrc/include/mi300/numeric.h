@@ -200,8 +200,15 @@ MI300_DEVICE float bounded(float value, float limit) {
 #endif
 }
 
-// Correctly rounded.
+// Both correctly rounded.
 MI300_DEVICE float divide(float a, float b) { return a / b; }
+MI300_DEVICE float reciprocal(float value) {
+#if defined(__AMDGCN__)
+  return divide(1.0f, value);
+#else
+  return __nvvm_rcp_rn_f(value);
+#endif
+}
 
 // Many numbers divided by one, each quotient correctly rounded: multiply by the correctly rounded
 // reciprocal, then correct by the exact remainder (Markstein). The sign and the extremes of the
@@ -214,8 +221,7 @@ struct Divisor {
     float factor = magnitude < 0x1p-64f ? 0x1p64f : magnitude > 0x1p64f ? 0x1p-64f : 1.0f;
     float divisor = magnitude * factor;
     bool is_infinite = bit_cast<u32>(divisor) == kInfBits;
-    float reciprocal = divide(1.0f, divisor);
-    return {copy_sign(factor, s), is_infinite ? 1.0f : divisor, reciprocal};
+    return {copy_sign(factor, s), is_infinite ? 1.0f : divisor, mi300::reciprocal(divisor)};
   }
 
   // NOTE: the signs are arranged so that a zero keeps its own; the bound keeps the remainder of an
@@ -227,14 +233,19 @@ struct Divisor {
   }
 };
 
-// 1 / sqrt(value), one Newton step on the hardware's guess; subnormals are scaled into range.
+// 1 / sqrt(value). On sm_90 the instruction as it is: eager's torch.rsqrt there, within 1 ulp for
+// subnormals too. On gfx942 a Newton step on the hardware's guess; subnormals are scaled into range.
 MI300_DEVICE float rsqrt(float value) {
+#if !defined(__AMDGCN__)
+  return rsqrt_approx(value);
+#else
   bool is_tiny = value < 0x1p-100f;
   float scaled = is_tiny ? value * 0x1p64f : value;
   float guess = rsqrt_approx(scaled);
   float refined = guess * fma(-0.5f * scaled * guess, guess, 1.5f);
   bool is_regular = guess > 0.0f && guess < 0x1p126f;
   return (is_regular ? refined : guess) * (is_tiny ? 0x1p32f : 1.0f);
+#endif
 }
 
 // exp(-value) to about 2 ulp: the product with log2(e) is carried in two parts.

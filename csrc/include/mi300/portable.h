@@ -95,6 +95,14 @@ MI300_DEVICE u32 offset_here(u32 bytes) {
   return bytes;
 }
 
+// The same number, made by now: the compiler may not put off the work for it past a wait.
+MI300_DEVICE float made_here(float value) {
+#if !defined(__AMDGCN__)
+  asm volatile("mov.f32 %0, %0;" : "+f"(value));
+#endif
+  return value;
+}
+
 // Keeps the compiler from mixing the instructions before and after, which would need the registers
 // of both at once.
 MI300_DEVICE void schedule_fence() {
@@ -249,17 +257,29 @@ MI300_DEVICE u32 wave_max(u32 value) {
 #endif
 }
 
-// Largest value over each run of `lanes` neighbouring lanes; a power of two up to the wave size.
-MI300_DEVICE u32 lanes_max(u32 value, u32 lanes) {
-  if (lanes > 1) value = max_u32(value, shuffle_xor<1>(value));
-  if (lanes > 2) value = max_u32(value, shuffle_xor<2>(value));
-  if (lanes > 4) value = max_u32(value, shuffle_xor<4>(value));
-  if (lanes > 8) value = max_u32(value, shuffle_xor<8>(value));
-  if (lanes > 16) value = max_u32(value, shuffle_xor<16>(value));
+template <u32 kMask, u32 kCount>
+MI300_DEVICE void shuffle_max(u32 (&values)[kCount]) {
+#pragma unroll
+  for (u32 i = 0; i < kCount; ++i) values[i] = max_u32(values[i], shuffle_xor<kMask>(values[i]));
+}
+
+// Largest values over each run of `lanes` neighbouring lanes; a power of two up to the wave size.
+template <u32 kCount>
+MI300_DEVICE void lanes_max(u32 (&values)[kCount], u32 lanes) {
+  if (lanes > 1) shuffle_max<1>(values);
+  if (lanes > 2) shuffle_max<2>(values);
+  if (lanes > 4) shuffle_max<4>(values);
+  if (lanes > 8) shuffle_max<8>(values);
+  if (lanes > 16) shuffle_max<16>(values);
   if constexpr (kWaveSize == 64) {
-    if (lanes > 32) value = max_u32(value, shuffle_xor<32>(value));
+    if (lanes > 32) shuffle_max<32>(values);
   }
-  return value;
+}
+
+MI300_DEVICE u32 lanes_max(u32 value, u32 lanes) {
+  u32 values[1] = {value};
+  lanes_max<1>(values, lanes);
+  return values[0];
 }
 
 }  // namespace mi300

@@ -37,7 +37,13 @@ struct Quantizer {
   MI300_DEVICE static Quantizer of(const RowArgs& args, float s) {
     s = round_to(args.scaled_dtype, s);
     if (args.scaling == Scaling::kDiv) return {Divisor::of(s)};
-    return {{1.0f, 1.0f, args.scaling == Scaling::kMul ? s : divide(1.0f, s)}};
+    return {{1.0f, 1.0f, args.scaling == Scaling::kMul ? s : reciprocal(s)}};
+  }
+
+  // The same where the plan found a target path.
+  MI300_DEVICE static Quantizer native(const RowArgs& args, float s) {
+    if (args.target_path == TargetPath::kDivide) return {Divisor::of(s)};
+    return {{1.0f, 1.0f, args.scaling == Scaling::kMul ? s : reciprocal(s)}};
   }
 
   // One value, any format.
@@ -95,25 +101,56 @@ struct Quantizer {
     return native_fp8_code4(v);
   }
 
+  // Four packed values divided by any scale, in the native format and its full range, to which the
+  // conversion itself saturates.
+  template <Dtype kType>
+  MI300_DEVICE u32 any_quotient_codes4(u32 low, u32 high) const {
+    const Float2 pairs[2] = {unpack2<kType>(low), unpack2<kType>(high)};
+    const float v[4] = {by(pairs[0].x), by(pairs[0].y), by(pairs[1].x), by(pairs[1].y)};
+    return native_fp8_code4(v);
+  }
+
+  // Codes of words of packed values where the plan found a target path; the path is chosen once.
+  // `put(i, code)` takes the code of words 2i and 2i + 1.
+  template <Dtype kType, u32 kWords, class Put>
+  MI300_DEVICE void native_codes(const RowArgs& args, const u32* words, const Put& put) const {
+    if (args.target_path == TargetPath::kMultiply) {
+#pragma unroll
+      for (u32 i = 0; i < kWords / 2; ++i) {
+        put(i, product_codes4<kType>(words[2 * i], words[2 * i + 1]));
+      }
+    } else if (is_moderate<kType>()) {
+#pragma unroll
+      for (u32 i = 0; i < kWords / 2; ++i) {
+        put(i, quotient_codes4<kType>(words[2 * i], words[2 * i + 1]));
+      }
+    } else {
+#pragma unroll
+      for (u32 i = 0; i < kWords / 2; ++i) {
+        put(i, any_quotient_codes4<kType>(words[2 * i], words[2 * i + 1]));
+      }
+    }
+  }
+
+  // Of eight packed values.
+  template <Dtype kType>
+  MI300_DEVICE U32x2 native_codes(const RowArgs& args, U32x4 y) const {
+    const u32 words[4] = {y.x, y.y, y.z, y.w};
+    U32x2 codes;
+    native_codes<kType, 4>(args, words, [&](u32 i, u32 code) { codes[i] = code; });
+    return codes;
+  }
+
   // Eight packed values in an e4m3 format that saturates, in two steps that need the registers of one.
   template <Dtype kType>
   MI300_DEVICE U32x2 codes(const RowArgs& args, U32x4 y) const {
+    if (kHasPackedMath && args.target_path != TargetPath::kAny) return native_codes<kType>(args, y);
     U32x2 result;
-    if (kHasPackedMath && args.target_path == TargetPath::kDivide && is_moderate<kType>()) {
-      result.x = quotient_codes4<kType>(y.x, y.y);
-      schedule_fence();
-      result.y = quotient_codes4<kType>(y.z, y.w);
-    } else if (kHasPackedMath && args.target_path == TargetPath::kMultiply) {
-      result.x = product_codes4<kType>(y.x, y.y);
-      schedule_fence();
-      result.y = product_codes4<kType>(y.z, y.w);
-    } else {
-      float values[kVector];
-      unpack8<kType>(y, values);
-      result.x = codes4(args, values);
-      schedule_fence();
-      result.y = codes4(args, values + 4);
-    }
+    float values[kVector];
+    unpack8<kType>(y, values);
+    result.x = codes4(args, values);
+    schedule_fence();
+    result.y = codes4(args, values + 4);
     return result;
   }
 };
@@ -122,6 +159,19 @@ struct Quantizer {
 MI300_DEVICE Quantizer uniform(const Quantizer& quantizer) {
   const Divisor& by = quantizer.by;
   return {{wave_uniform(by.prescale), wave_uniform(by.divisor), wave_uniform(by.reciprocal)}};
+}
+
+// The same quantizer, worked out here and not where it is first needed.
+MI300_DEVICE Quantizer here(const Quantizer& quantizer) {
+  const Divisor& by = quantizer.by;
+  return {{made_here(by.prescale), made_here(by.divisor), made_here(by.reciprocal)}};
+}
+
+// The quantizer that lane `lane` of this wave holds.
+MI300_DEVICE Quantizer of_lane(const Quantizer& quantizer, u32 lane) {
+  auto read = [lane](float value) { return bit_cast<float>(shuffle(bit_cast<u32>(value), lane)); };
+  const Divisor& by = quantizer.by;
+  return {{read(by.prescale), read(by.divisor), read(by.reciprocal)}};
 }
 
 // The pointer to static scale `index`, without indexing the arguments at run time.

@@ -140,7 +140,7 @@ struct RmsNormRows {
 #pragma unroll
     for (u32 v = 0; v < kVec; ++v) {
       const U32x4 y = normalise(row, v, rstd, true);
-      quantize_group<kType, kVec>(*read_again(args), share, row, v, y);
+      quantize_group<kType>(*read_again(args), share, row, v, y);
     }
   }
 
@@ -171,8 +171,8 @@ struct RmsNormRows {
     constexpr u32 kExchanges = kQuant == Quant::kPerToken ? 2 : 1;
     static MI300_LDS RowSlots slots[2][kExchanges];  // rows alternate: one barrier is enough
     static MI300_LDS Quantizer quantizers[kMaxScales];
-    if (team.is_cluster()) cluster_arrive();
-    for (u32 i = 0; i < 2 * kExchanges; ++i) team.clear(slots[i / kExchanges][i % kExchanges]);
+    for (u32 i = 0; i < 2 * kExchanges; ++i) team.open(slots[i / kExchanges][i % kExchanges]);
+    team.announce();
     const i64 first_row = team.row();
     constexpr u32 kAhead = kStages > 0 ? kStages - 1 : 1;
     for (u32 i = 0; i < kAhead; ++i) fetch(ring, i, first_row + i * (i64)args->workgroups);
@@ -188,7 +188,8 @@ struct RmsNormRows {
         quantizers[i] = Quantizer::of(*args, load<float>(static_scale(*args, i), 0));
       }
     }
-    if (team.is_cluster()) cluster_wait();
+    team.wait_for_peers();
+    if (kQuant == Quant::kStatic && team.is_cluster()) barrier();  // a mailbox orders no LDS of ours
     u32 turn = 0, stage = 0;
     for (i64 row = first_row; row < args->rows; row += args->workgroups, turn ^= 1) {
       args = read_again(args);

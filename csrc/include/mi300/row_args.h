@@ -18,7 +18,11 @@ enum class Overflow : unsigned { kSaturate, kSpecial };
 constexpr int kMaxScales = 4;
 
 // How the vector kernels get to y, and from y to codes; settled by the launch plan.
-enum class NormPath : unsigned { kAny, kRoundedTwice };  // weight, both roundings, no offset
+enum class NormPath : unsigned {
+  kAny,
+  kRoundedTwice,  // a weight without offset, both roundings
+  kRoundedOnce,   // a weight, one rounding
+};
 enum class TargetPath : unsigned { kAny, kDivide, kMultiply };  // native format, its full range
 
 // NOTE: the order is that of need. The first 64 bytes serve the loads, the next 64 the usual rest of a

@@ -1,7 +1,8 @@
 // Sums and maxima over a row that is spread over a workgroup, or over a cluster of workgroups.
 //
 // Each wave leaves its part in LDS (in every workgroup's LDS of the cluster) and every thread combines
-// the parts in the same order, so that results do not depend on timing. One barrier a reduction.
+// the parts in the same order, so that results do not depend on timing. One barrier a reduction; in a
+// cluster a mailbox instead, used once: a cluster takes one row.
 #pragma once
 
 #include <mi300/quantize.h>
@@ -17,22 +18,38 @@ constexpr u32 kMaxThreads = kVec <= 2 || kWaveSize == 64 ? 1024 : 512;
 constexpr u32 kSlots = kHasClusters ? 64 : 16;
 
 struct alignas(16) RowSlots {
-  U32x4 parts[kSlots / 4];
+  U32x4 parts[kSlots / 4 + (kHasClusters ? 1 : 0)];  // a cluster's mailbox at the end
+
+  MI300_DEVICE u64* mailbox() { return (u64*)(parts + kSlots / 4); }
 
   MI300_DEVICE u32* slot(u32 index) { return (u32*)parts + index; }
 
-  // All parts combined four by four, in the same order whatever the launch.
+  // All parts combined four by four, in the same order whatever the launch; at most 32 read at once.
   template <u32 kCount, class Combine>
   MI300_DEVICE U32x4 fold(Combine combine) const {
-    U32x4 read[kCount / 4];
+    constexpr u32 kAtOnce = kCount < 32 ? kCount / 4 : 8;
+    U32x4 total = {};  // 0 is neutral
 #pragma unroll
-    for (u32 i = 0; i < kCount / 4; ++i) read[i] = parts[i];
+    for (u32 start = 0; start < kCount / 4; start += kAtOnce) {
+      U32x4 read[kAtOnce];
 #pragma unroll
-    for (u32 i = 1; i < kCount / 4; ++i) {
-      for (u32 j = 0; j < 4; ++j) read[0][j] = combine(read[0][j], read[i][j]);
+      for (u32 i = 0; i < kAtOnce; ++i) read[i] = parts[start + i];
+#pragma unroll
+      for (u32 i = 0; i < kAtOnce; ++i) {
+        for (u32 j = 0; j < 4; ++j) total[j] = start + i == 0 ? read[i][j] : combine(total[j], read[i][j]);
+      }
     }
-    return read[0];
+    return total;
   }
+};
+
+MI300_DEVICE u32 add_bits(u32 a, u32 b) {
+  return bit_cast<u32>(bit_cast<float>(a) + bit_cast<float>(b));
+}
+
+// Where a lane's part goes: its peer's slot and mailbox.
+struct PeerRoute {
+  u32 place, box;
 };
 
 // Where this workgroup stands in its row.
@@ -51,35 +68,64 @@ struct RowTeam {
 
   MI300_DEVICE bool is_cluster() const { return kHasClusters && cluster > 1; }
 
-  // Clears the parts that no wave writes; before the first exchange.
-  MI300_DEVICE void clear(RowSlots& slots) const {
+  // Makes slots ready for exchanges: before announce().
+  MI300_DEVICE void open(RowSlots& slots) const {
     for (u32 i = cluster * waves + thread_index(); i < kSlots; i += threads) *slots.slot(i) = 0;
+    if (is_cluster() && thread_index() == 0) open_mailbox(slots.mailbox(), cluster * waves * 4);
   }
 
-  // Leaves this wave's part with everybody, then combines all parts.
-  template <class Combine>
-  MI300_DEVICE u32 exchange(RowSlots& slots, u32 part, Combine combine) const {
-    u32 index = rank * waves + wave_index();
+  // Tells the peers that the slots are open; all must have told before the first exchange.
+  MI300_DEVICE void announce() const {
+    if (!is_cluster()) return;
+    barrier();  // the cleared slots are read by other waves, which only wait for the mailbox
+    cluster_arrive_relaxed();
+  }
+  MI300_DEVICE void wait_for_peers() const {
+    if (is_cluster()) cluster_wait();
+  }
+
+  MI300_DEVICE PeerRoute route(RowSlots& slots) const {
+    if (!is_cluster()) return {};
+    return {peer_address(slots.slot(rank * waves + wave_index()), lane_index()),
+            peer_address(slots.mailbox(), lane_index())};
+  }
+
+  // Leaves this wave's part with everybody.
+  MI300_DEVICE void send(RowSlots& slots, const PeerRoute& route, u32 part) const {
     if (is_cluster()) {
-      if (lane_index() < cluster) store_peer(slots.slot(index), lane_index(), part);
-      cluster_arrive();
-      cluster_wait();
+      if (lane_index() < cluster) send_peer(route.place, route.box, part);
+    } else if (lane_index() == 0) {
+      *slots.slot(wave_index()) = part;
+    }
+  }
+
+  // All parts combined, once all have come.
+  template <class Combine>
+  MI300_DEVICE u32 receive(RowSlots& slots, Combine combine) const {
+    if (is_cluster()) {
+      wait_mailbox(slots.mailbox());
     } else {
-      if (lane_index() == 0) *slots.slot(index) = part;
       barrier();
     }
-    U32x4 total = is_cluster()  ? slots.fold<kSlots>(combine)
-                  : waves <= 8  ? slots.fold<8>(combine)
-                  : waves <= 16 ? slots.fold<16>(combine)
-                                : slots.fold<kSlots / 2>(combine);
+    const U32x4 total = fold(slots, waves * cluster, combine);
     return combine(combine(total.x, total.y), combine(total.z, total.w));
   }
 
+  template <class Combine>
+  static MI300_DEVICE U32x4 fold(const RowSlots& slots, u32 parts, Combine combine) {
+    if (parts <= 8) return slots.fold<8>(combine);
+    if (kSlots == 16 || parts <= 16) return slots.fold<16>(combine);
+    return parts <= 32 ? slots.fold<kSlots / 2>(combine) : slots.fold<kSlots>(combine);
+  }
+
+  template <class Combine>
+  MI300_DEVICE u32 exchange(RowSlots& slots, u32 part, Combine combine) const {
+    send(slots, route(slots), part);
+    return receive(slots, combine);
+  }
+
   MI300_DEVICE float sum(RowSlots& slots, float value) const {
-    u32 part = bit_cast<u32>(wave_sum(value));
-    return bit_cast<float>(exchange(slots, part, [](u32 a, u32 b) {
-      return bit_cast<u32>(bit_cast<float>(a) + bit_cast<float>(b));
-    }));
+    return bit_cast<float>(exchange(slots, bit_cast<u32>(wave_sum(value)), add_bits));
   }
 
   MI300_DEVICE u32 max(RowSlots& slots, u32 value) const {

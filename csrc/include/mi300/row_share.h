@@ -28,19 +28,19 @@ struct RowShare {
   MI300_DEVICE void load(const void* rows, i64 row_bytes, i64 row, U32x4* values) const {
     const void* base = uniform((const char*)rows + row * row_bytes);
 #pragma unroll
-    for (u32 v = 0; v < kVec; ++v) values[v] = load_once<U32x4>(base, offset(v));
+    for (u32 v = 0; v < kVec; ++v) values[v] = load_row<U32x4>(base, offset(v));
   }
 
   // Stores at the vector's place in a row of two-byte elements that starts `start` bytes on.
   MI300_DEVICE void store_row(void* rows, i64 start, u32 v, U32x4 value) const {
     void* out = uniform((char*)rows + start);
-    if (has(v)) store_at(out, offset(v), value);
+    if (has(v)) store_row_at(out, offset(v), value);
   }
 
   // The same in a row of FP8 codes.
   MI300_DEVICE void store_row(void* rows, i64 start, u32 v, U32x2 codes) const {
     void* out = uniform((char*)rows + start);
-    if (has(v)) store_at(out, offset(v) / 2, codes);
+    if (has(v)) store_row_at(out, offset(v) / 2, codes);
   }
 };
 
@@ -63,6 +63,29 @@ MI300_DEVICE void quantize_group(const RowArgs& args, const RowShare<kVec>& shar
   share.store_row(args.q, row * args.hidden, v, quantizer.codes<kType>(args, y));
   if (share.has(v) && (share.index(v) & (lanes - 1)) == 0) {
     store<float>(args.scale, row * (share.vectors >> shift) + (share.index(v) >> shift), s);
+  }
+}
+
+// The same for all vectors of a lane at once, where the plan found a target path.
+template <Dtype kType, u32 kVec>
+MI300_DEVICE void quantize_groups(const RowArgs& args, const RowShare<kVec>& share, i64 row,
+                                  const U32x4* y) {
+  const u32 lanes = args.group / kVector;
+  const u32 shift = __builtin_ctz(lanes);
+  u32 amax[kVec];
+#pragma unroll
+  for (u32 v = 0; v < kVec; ++v) amax[v] = share.has(v) ? largest<kType>(y[v]) : 0;
+  lanes_max<kVec>(amax, lanes);
+  float s[kVec];
+#pragma unroll
+  for (u32 v = 0; v < kVec; ++v) s[v] = dynamic_scale(args, bit_cast<float>(amax[v]));
+#pragma unroll
+  for (u32 v = 0; v < kVec; ++v) {
+    const U32x2 codes = Quantizer::native(args, s[v]).template native_codes<kType>(args, y[v]);
+    share.store_row(args.q, row * args.hidden, v, codes);
+    if (share.has(v) && (share.index(v) & (lanes - 1)) == 0) {
+      store<float>(args.scale, row * (share.vectors >> shift) + (share.index(v) >> shift), s[v]);
+    }
   }
 }
 

@@ -55,7 +55,7 @@ MI300_DEVICE void silu_mul_flat(const RowArgs& args) {
     const U32x4 y = activate<kType>(args, gate[v], up[v]);
     if (args.y != nullptr) share.store_row(args.y, row * args.hidden * 2, v, y);
     if constexpr (kQuant == Quant::kPerGroup) {
-      quantize_group<kType, kVec>(args, share, row, v, y);
+      quantize_group<kType>(args, share, row, v, y);
     } else if (is_static) {
       share.store_row(args.q, row * args.hidden, v, quantizer.codes<kType>(args, y));
 #pragma clang loop unroll(disable)
@@ -74,8 +74,8 @@ MI300_DEVICE void silu_mul_per_token(const RowArgs& args) {
   const RowTeam team = RowTeam::of(args);
   const RowShare<kVec> share = team_share<kVec>(args, team);
   const i64 row = team.row();
-  if (team.is_cluster()) cluster_arrive();
-  team.clear(slots);
+  team.open(slots);
+  team.announce();
   U32x4 gate[kVec], up[kVec], rounded[kVec];
   share.load(args.first, args.first_stride * 2, row, gate);
   share.load(args.second, args.second_stride * 2, row, up);
@@ -88,7 +88,7 @@ MI300_DEVICE void silu_mul_per_token(const RowArgs& args) {
     amax = max_u32(amax, share.has(v) ? largest<kType>(rounded[v]) : 0);
   }
   allow_next_kernel();
-  if (team.is_cluster()) cluster_wait();
+  team.wait_for_peers();
   const float row_amax = bit_cast<float>(team.max(slots, amax));
   const bool is_writer = thread_index() == 0 && team.rank == 0;
   if (args.amax != nullptr) {

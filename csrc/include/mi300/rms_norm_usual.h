@@ -1,0 +1,172 @@
+// Residual add, RMSNorm and FP8 quantisation of one row a team, for the arguments that models have.
+//
+// The same results as rms_norm.h, for launches that the plan marks as usual: a weight, one of the two
+// roundings that models spell, the native FP8 format in its full range, no other copy of y. What is
+// known needs no branches and few registers, and the order is that of need:
+//   ahead of the kernel before: mailboxes, and what it does not write comes to the L2;
+//   then all loads; while the sums of squares travel, residual_out is stored and the scales are made
+//   ready; then y and the codes. H200, 16384 x 1: 1.2 us, rms_norm.h with the same clusters 1.7.
+#pragma once
+
+#include <mi300/row_share.h>
+
+namespace mi300 {
+
+template <Dtype kType, u32 kVec, Quant kQuant>
+struct UsualNorm {
+  static constexpr u32 kExchanges = kQuant == Quant::kPerToken ? 2 : 1;
+
+  const RowArgs& args;
+  const RowTeam team;
+  const RowShare<kVec> share;
+  const i64 row;
+  U32x4 h[kVec];  // x, then the sum, then y
+  U32x4 other[kVec];
+  U32x4 weight[kVec];
+
+  MI300_DEVICE const char* first() const {
+    return (const char*)args.first + row * args.first_stride * 2;
+  }
+  MI300_DEVICE const char* second() const {
+    return (const char*)args.second + row * args.second_stride * 2;
+  }
+
+  // What a long model has pushed out of the L2 by now. x is the work of the kernel ahead.
+  MI300_DEVICE void prefetch_constants(const float* scale) const {
+#pragma unroll
+    for (u32 v = 0; v < kVec; ++v) {
+      prefetch((const char*)args.weight + share.offset(v));
+      if (args.second != nullptr) prefetch(second() + share.offset(v));
+    }
+    if (kQuant == Quant::kStatic && wave_index() == 0) prefetch(scale);
+  }
+
+  // Issues all loads; returns this lane's static scale: lane i has that of result i.
+  MI300_DEVICE float load_all(const float* scale) {
+#pragma unroll
+    for (u32 v = 0; v < kVec; ++v) {
+      h[v] = load_row<U32x4>(first(), share.offset(v));
+      if (args.second != nullptr) other[v] = load_row<U32x4>(second(), share.offset(v));
+    }
+    const float s = kQuant == Quant::kStatic ? load_here(scale) : 1.0f;
+#pragma unroll
+    for (u32 v = 0; v < kVec; ++v) weight[v] = load_at<U32x4>(args.weight, share.offset(v));
+    return s;
+  }
+
+  // h becomes the sum; returns this lane's sum of squares.
+  MI300_DEVICE float add_and_square() {
+    float squares[2] = {0.0f, 0.0f};
+#pragma unroll
+    for (u32 v = 0; v < kVec; ++v) {
+      float part[2] = {0.0f, 0.0f};
+#pragma unroll
+      for (u32 i = 0; i < 4; ++i) {
+        if (args.second != nullptr) h[v][i] = add2<kType>(h[v][i], other[v][i]);
+        const Float2 pair = unpack2<kType>(h[v][i]);
+        part[0] = fma(pair.x, pair.x, part[0]);
+        part[1] = fma(pair.y, pair.y, part[1]);
+      }
+      for (u32 i = 0; i < 2; ++i) squares[i] += share.has(v) ? part[i] : 0.0f;
+    }
+    return squares[0] + squares[1];
+  }
+
+  // h becomes y.
+  MI300_DEVICE void normalise(float rstd) {
+    if (args.norm_path == NormPath::kRoundedTwice) {
+#pragma unroll
+      for (u32 i = 0; i < 4 * kVec; ++i) {
+        const Float2 pair = unpack2<kType>(h[i / 4][i % 4]) * rstd;
+        h[i / 4][i % 4] = mul2<kType>(pack2<kType>(pair.x, pair.y), weight[i / 4][i % 4]);
+      }
+    } else {
+#pragma unroll
+      for (u32 i = 0; i < 4 * kVec; ++i) {
+        Float2 pair = unpack2<kType>(h[i / 4][i % 4]) * rstd;
+        pair *= unpack2<kType>(weight[i / 4][i % 4]) + args.weight_offset;
+        h[i / 4][i % 4] = pack2<kType>(pair.x, pair.y);
+      }
+    }
+  }
+
+  MI300_DEVICE void store_codes(i64 start, const Quantizer& quantizer) const {
+    u32 words[4 * kVec];
+#pragma unroll
+    for (u32 i = 0; i < 4 * kVec; ++i) words[i] = h[i / 4][i % 4];
+    U32x2 codes[kVec];
+    quantizer.native_codes<kType, 4 * kVec>(
+        args, words, [&](u32 i, u32 code) { codes[i / 2][i % 2] = code; });
+#pragma unroll
+    for (u32 v = 0; v < kVec; ++v) share.store_row(args.q, start, v, codes[v]);
+  }
+
+  MI300_DEVICE void finish_per_token(RowSlots& slots, const PeerRoute& route) const {
+    u32 amax = 0;
+#pragma unroll
+    for (u32 v = 0; v < kVec; ++v) {
+      amax = max_u32(amax, share.has(v) ? largest<kType>(h[v]) : 0);
+    }
+    team.send(slots, route, wave_max(amax));
+    const float s = dynamic_scale(args, bit_cast<float>(team.receive(slots, max_u32)));
+    if (thread_index() == 0 && team.rank == 0) store<float>(args.scale, row, s);
+    store_codes(row * args.hidden, Quantizer::native(args, s));
+  }
+
+  MI300_DEVICE void finish(const Quantizer& quantizer) const {
+    const i64 start = row * args.hidden;
+    if constexpr (kQuant == Quant::kStatic) {
+#pragma clang loop unroll(disable)
+      for (u32 i = 0; i < args.scale_count; ++i) {
+        store_codes(i * args.scale_stride + start, of_lane(quantizer, i));
+      }
+    } else if constexpr (kQuant == Quant::kPerGroup) {
+      quantize_groups<kType>(args, share, row, h);
+    } else {
+#pragma unroll
+      for (u32 v = 0; v < kVec; ++v) share.store_row(args.y, start * 2, v, h[v]);
+    }
+  }
+
+  MI300_DEVICE void run(RowSlots* slots) {
+    for (u32 i = 0; i < kExchanges; ++i) team.open(slots[i]);
+    team.announce();
+    PeerRoute routes[kExchanges];
+#pragma unroll
+    for (u32 i = 0; i < kExchanges; ++i) routes[i] = team.route(slots[i]);
+    const u32 lane = lane_index();
+    const float* scale = static_scale(args, lane < args.scale_count ? lane : 0);
+    if (team.is_cluster()) prefetch_constants(scale);
+    wait_for_previous_kernel();
+    const float s = load_all(scale);
+    allow_next_kernel();
+    team.wait_for_peers();
+    team.send(slots[0], routes[0], bit_cast<u32>(wave_sum(add_and_square())));
+    if (args.second != nullptr) {
+#pragma unroll
+      for (u32 v = 0; v < kVec; ++v) {
+        share.store_row(args.residual_out, row * args.hidden * 2, v, h[v]);
+      }
+    }
+    Quantizer quantizer = {};
+    if (kQuant == Quant::kStatic) quantizer = here(Quantizer::native(args, s));
+    const float sum = bit_cast<float>(team.receive(slots[0], add_bits));
+    normalise(rsqrt(sum * args.inverse_hidden + args.eps));
+    if constexpr (kQuant == Quant::kPerToken) {
+      finish_per_token(slots[kExchanges - 1], routes[kExchanges - 1]);
+    } else {
+      finish(quantizer);
+    }
+  }
+};
+
+template <Dtype kType, u32 kVec, Quant kQuant>
+MI300_DEVICE void rms_norm_usual(const RowArgs& args) {
+  using Norm = UsualNorm<kType, kVec, kQuant>;
+  static MI300_LDS RowSlots slots[Norm::kExchanges];
+  const RowTeam team = RowTeam::of(args);
+  Norm norm{args, team, team_share<kVec>(args, team), team.row(), {}, {}, {}};
+  norm.run(slots);
+}
+
+}  // namespace mi300
