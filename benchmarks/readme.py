@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import geometric_mean
 
-from benchmarks import tables
+from benchmarks import sweeps, tables
 from benchmarks.results import Result
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -49,17 +49,18 @@ def model_block(result: Result) -> str:
 
 
 def ops_block(result: Result) -> str:
-    """The static row operators: ours, Inductor, eager."""
+    """The static row operators: ours beside Inductor, and eager where it was measured."""
     rows = []
     for (family, form, hidden, count), line in tables.lines(result):
-        if form == "static" and {"op", "inductor", "eager"} <= line.keys():
+        if form == "static" and {"op", "inductor"} <= line.keys():
             what = "add + norm + FP8" if family == "norm" else "SiLU·mul + FP8"
-            times = (line[name]["us"] for name in ("eager", "inductor", "op"))
-            percent = f"{line['op']['percent']:.0f} %"
-            gain = tables.ratio(line["inductor"]["us"] / line["op"]["us"])
-            rows.append([f"{what}, {hidden}", count, *map(tables.number, times), gain, percent])
+            times = [line.get(name, {}).get("us") for name in ("eager", "inductor", "op")]
+            gain = tables.ratio(tables.speedup("inductor", line))
+            rows.append([f"{what}, {hidden}", count, *map(tables.number, times), gain])
     heads = ["operator, width", "rows", "eager us", "Inductor us", "ours us", "over Inductor"]
-    return tables.github(rows, [*heads, "of the memory's rate"])
+    if not any(row[2] for row in rows):
+        rows, heads = ([row[:2] + row[3:] for row in rows], heads[:2] + heads[3:])
+    return tables.github(rows, heads)
 
 
 def gemm_block(result: Result) -> str:
@@ -78,12 +79,13 @@ def gemm_block(result: Result) -> str:
     return tables.github(rows, ["skinny matmul", "rows", "shapes", "mean gain", "smallest"])
 
 
+Load = Callable[[Path], Result]
 Make = Callable[[Result], str]
-BLOCKS: dict[str, tuple[str, Make]] = {
-    "model-h200": ("model_h200.json", model_block),
-    "ops-h200": ("ops_h200.json", ops_block),
-    "gemm-h200": ("gemm_h200.json", gemm_block),
-    "model-cpu": ("model_cpu.json", model_block),
+BLOCKS: dict[str, tuple[str, Load, Make]] = {
+    "model-h200": ("model_h200.json", Result.load, model_block),
+    "ops-h200": ("gpu_rows_h200.json", sweeps.load_rows, ops_block),
+    "gemm-h200": ("gpu_gemm_h200.json", sweeps.load_gemm, gemm_block),
+    "model-cpu": ("model_cpu.json", Result.load, model_block),
 }
 
 
@@ -93,8 +95,8 @@ def block(name: str, folder: Path = RESULTS) -> str:
     Raises:
         KeyError: for a name that is not in `BLOCKS`.
     """
-    file, make = BLOCKS[name]
-    result = Result.load(folder / file)
+    file, load, make = BLOCKS[name]
+    result = load(folder / file)
     return f"{heading(result)}\n{make(result)}\n"
 
 

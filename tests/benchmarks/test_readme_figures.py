@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from benchmarks import readme
+from benchmarks import readme, sweeps
 from benchmarks.results import Result
 from benchmarks.timing import Sample
 
@@ -16,8 +18,9 @@ def test_the_readme_is_what_the_results_say():
 
 def test_every_block_has_results_and_they_name_their_command():
     for _, name, _ in readme.BLOCK.findall(readme.README.read_text()):
-        result = Result.load(readme.RESULTS / readme.BLOCKS[name][0])
-        assert result.command.startswith("python -m benchmarks ")
+        file, load, _ = readme.BLOCKS[name]
+        result = load(readme.RESULTS / file)
+        assert result.command.startswith("python -m benchmarks")
         assert result.command.split("; ")[0] in readme.block(name)
         assert result.records and result.header["commit"] and result.header["torch"]
 
@@ -53,4 +56,24 @@ def test_a_marker_without_results_is_an_error(folder):
     with pytest.raises(KeyError, match="nothing-of-that-name"):
         readme.render("<!-- nothing-of-that-name -->\n<!-- end -->", folder)
     with pytest.raises(FileNotFoundError):
-        readme.render("<!-- ops-h200 -->\n<!-- end -->", folder)
+        readme.render("<!-- model-cpu -->\n<!-- end -->", folder)
+
+
+def test_sweeps_are_read_as_results():
+    rows = sweeps.load_rows(readme.RESULTS / "gpu_rows_h200.json")
+    plain = json.loads((readme.RESULTS / "gpu_rows_h200.json").read_text())
+    first = plain["rows"][0]
+    assert rows.records[0]["us"] == first["mi300"] and rows.header["commit"] == plain["commit"]
+    assert len({(r["family"], r["form"], r["hidden"], r["rows"]) for r in rows.records}) == len(
+        plain["rows"]
+    )
+    gemm = sweeps.load_gemm(readme.RESULTS / "gpu_gemm_h200.json")
+    plain = json.loads((readme.RESULTS / "gpu_gemm_h200.json").read_text())
+    assert len(gemm.records) == 2 * len(plain["rows"])
+    assert "H200" in gemm.header["card"] and gemm.header["torch"][0].isdigit()
+
+
+def test_a_sweep_without_its_header_is_refused(tmp_path):
+    (tmp_path / "x.json").write_text(json.dumps({"header": "nothing", "rows": []}))
+    with pytest.raises(ValueError, match="x.json: header; got 'nothing', expected card"):
+        sweeps.load_gemm(tmp_path / "x.json")
