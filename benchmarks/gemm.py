@@ -19,8 +19,9 @@ METHOD = (
     "Microseconds of one call over distinct weights that together exceed the caches, random with "
     "outliers. On a GPU all calls are captured into one graph and its replays are timed with "
     "events; on a CPU the clock on the wall decides. Medians of rounds in which all providers take "
-    "turns; quartiles are in the JSON. `op` is mi.ops.skinny_gemm, the others are PyTorch's: "
-    "_scaled_mm (cuBLASLt or hipBLASLt; `fast` is its fast accumulation) and, for bf16, mm. % is "
+    "turns; quartiles are in the JSON. `op` is mi.ops.skinny_gemm, for a pair skinny_gemm_list; "
+    "the others are PyTorch's: _scaled_mm (cuBLASLt or hipBLASLt; `fast` is its fast "
+    "accumulation), for bf16 mm, for a pair two calls. % is "
     "of the rate at which a sum reads memory in the same run; bytes are the weight's and the "
     "activations'."
 )
@@ -51,8 +52,11 @@ def run(options: argparse.Namespace, device: torch.device, result: Result) -> No
                 result.note(f"{name}: {missing}")
                 continue
             for rows in options.rows or [1, 8, 16, 32]:
-                case = {"shape": name, "n": n, "k": k, "rows": rows, "dtype": dtype}
-                measure(case, weights, options, device, result)
+                case = {"n": n, "k": k, "rows": rows, "dtype": dtype}
+                measure({"shape": name, **case}, weights, options, device, result)
+                if name.endswith(" gate_proj"):
+                    pair = {"shape": f"{name} + up_proj", **case, "together": 2}
+                    measure(pair, weights, options, device, result)
             del weights
             if device.type == "cuda":
                 torch.cuda.empty_cache()
@@ -88,13 +92,14 @@ def measure(
     timed = {}
     for name, call in calls.items():
         try:
-            use = partial(_call, call, weights)
+            use = partial(_call, call, weights, int(str(case.get("together", 1))))
             timed[name] = ready(use, len(weights), device, options.dry)
         except RuntimeError as error:
             result.note(f"{name}, {case['dtype']}: {str(error).splitlines()[0]}")
     times = interleave(timed, options.rounds, options.seconds)
-    moved = weights[0].numel() * weights[0].itemsize + rows * (k * weights[0].itemsize + 2 * n)
-    flops = 2 * rows * n * k
+    size, together = weights[0].itemsize, int(str(case.get("together", 1)))
+    moved = together * (n * k * size + rows * (k * size + 2 * n))
+    flops = together * 2 * rows * n * k
     rates = {name: round(moved / sample.median / 1e3, 1) for name, sample in times.items()}
     tflops = {name: round(flops / sample.median / 1e6, 3) for name, sample in times.items()}
     ceiling = result.ceilings.read if result.ceilings is not None else None
@@ -103,7 +108,7 @@ def measure(
     result.add({**case, **work}, times, gbps=rates, tflops=tflops, percent=percents)
 
 
-Calls = dict[str, Callable[[Tensor], object]]
+Calls = dict[str, Callable[[list[Tensor]], object]]
 
 
 def fp8_calls(case: dict[str, object], device: torch.device) -> Calls:
@@ -115,21 +120,37 @@ def fp8_calls(case: dict[str, object], device: torch.device) -> Calls:
     if case["dtype"] == "fp8-per-token":
         scale_a, scale_b = (torch.rand(size, device=device) + 0.5 for size in (rows, n))
     out = {"out_dtype": getattr(torch, str(case.get("out_dtype", "bfloat16")))}
-    calls: Calls = {"op": lambda w: mi.ops.skinny_gemm(a, w, scale_a, scale_b, **out)}
+
+    def ours(weights: list[Tensor]) -> object:
+        if len(weights) == 1:
+            return mi.ops.skinny_gemm(a, weights[0], scale_a, scale_b, **out)
+        lists = ([each] * len(weights) for each in (a, scale_a, scale_b))
+        first, *scales = lists
+        return mi.ops.skinny_gemm_list(first, weights, *scales, **out)
+
+    calls: Calls = {"op": ours}
     theirs = (scale_a, scale_b) if scale_a is one else (scale_a[:, None], scale_b[None])
     for name, is_fast in {"torch._scaled_mm": False, "torch._scaled_mm fast": True}.items():
         if device.type == "cuda" or not is_fast:
-            calls[name] = lambda w, is_fast=is_fast: torch._scaled_mm(
-                a, w.t(), *theirs, **out, use_fast_accum=is_fast
-            )
+            calls[name] = lambda weights, is_fast=is_fast: [
+                torch._scaled_mm(a, w.t(), *theirs, **out, use_fast_accum=is_fast) for w in weights
+            ]
     return calls
 
 
 def bf16_calls(rows: int, k: int, device: torch.device) -> Calls:
     """Ours and `torch.mm`."""
     a = torch.randn(rows, k, device=device).to(torch.bfloat16)
-    return {"op": lambda w: mi.ops.skinny_gemm(a, w), "torch.mm": lambda w: torch.mm(a, w.t())}
+
+    def ours(weights: list[Tensor]) -> object:
+        if len(weights) == 1:
+            return mi.ops.skinny_gemm(a, weights[0])
+        return mi.ops.skinny_gemm_list([a] * len(weights), weights)
+
+    return {"op": ours, "torch.mm": lambda weights: [torch.mm(a, w.t()) for w in weights]}
 
 
-def _call(call: Callable[[Tensor], object], weights: list[Tensor], at: int) -> object:
-    return call(weights[at % len(weights)])
+def _call(
+    call: Callable[[list[Tensor]], object], weights: list[Tensor], together: int, at: int
+) -> object:
+    return call([weights[(at * together + i) % len(weights)] for i in range(together)])

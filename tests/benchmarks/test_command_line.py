@@ -31,12 +31,12 @@ def test_gemm_writes_json_tables_pictures_and_one_page(tmp_path, capsys):
     assert run(*arguments, *written) == 0
     result = Result.load(folder / "gemm.json")
     assert result.command == "python -m benchmarks " + " ".join(arguments)
-    assert len(result.records) == 2 * 6 * 2
+    assert len(result.records) == 2 * 7 * 2
     names = {path.name for path in folder.iterdir()}
     pictures = {f"gemm_{what}.{end}" for what in ("speedup", "roofline") for end in ("png", "svg")}
     assert names == {"gemm.json", "gemm.md", "report.html"} | pictures
     page = (folder / "report.html").read_text()
-    assert page.count("<figure><svg") == 2 and page.count("<tr>") == 1 + 12
+    assert page.count("<figure><svg") == 2 and page.count("<tr>") == 1 + 14
     assert not re.search(r'(src|href)="(?!#)', page)  # nothing outside of the file
     said = capsys.readouterr().out
     assert (folder / "gemm.md").read_text() in said
