@@ -270,3 +270,12 @@ def load_kernels(dispatch_key: str) -> None:
         if is_gpu:
             plan.install_device_code(library, codes)
         _loaded.add(dispatch_key)
+
+
+def cpu_name() -> str:
+    """Returns the processor's name, for keys of what was measured on it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line for line in lines if line.startswith("model name")), platform.processor())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import platform
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,19 +35,11 @@ def measured_cpu() -> ArchSpec:
         RuntimeError: if the operators cannot be built.
     """
     threads = torch.get_num_threads()
-    key = ("cpu timing", _model_name(), build.cpu_level(), threads, torch.__version__)
+    key = ("cpu timing", build.cpu_name(), build.cpu_level(), threads, torch.__version__)
     path = cache.cached((*key, Path(__file__)), "cpu_timing.json", _write)
     known = json.loads(path.read_text())
     rates = tuple((source, size, rate) for source, size, rate in known.pop("matrix_rates"))
     return dataclasses.replace(CPU, timing=Timing(**known, matrix_rates=rates))
-
-
-def _model_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line for line in lines if line.startswith("model name")), platform.processor())
 
 
 def _write(path: Path) -> None:

@@ -213,7 +213,8 @@ def compile_plain(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable
     """Inductor's code for a module, without our passes; inside another compilation, too."""
     compile_fx = _private("torch._inductor.compile_fx", "compile_fx")
     tracing = _private("torch._guards", "tracing")
-    patches = {hook: None for hook in PASS_HOOKS} | {"emulate_precision_casts": True}
+    patches = dict.fromkeys(PASS_HOOKS) | {"emulate_precision_casts": True}
+    patches["triton.cudagraphs"] = False
     with tracing(None), torch.no_grad():
         compiled: Callable[..., Any] = compile_fx(gm, list(example_inputs), config_patches=patches)
     return compiled

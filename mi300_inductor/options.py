@@ -58,6 +58,8 @@ class Options:
         check_numerics: On the first call, run the original nodes beside each fused operator on the
             real inputs and raise when they differ by more than the contract allows. Nothing is
             cached then.
+        measure: Measure each kind of rewrite against Inductor's code on the device, and undo those
+            that lose. On by default in the modes `max-autotune*`.
         inductor: Inductor's own options and mode, as configuration entries; sorted pairs.
     """
 
@@ -66,6 +68,7 @@ class Options:
     debug_dir: str | None = None
     disable: frozenset[str] = frozenset()
     check_numerics: bool = False
+    measure: bool = False
     inductor: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
@@ -90,6 +93,7 @@ class Options:
                 "expected one. Remove one of them."
             )
         own = {name: given.pop(name) for name in _own_names() if name in given}
+        is_tuned = str(mode or inner_mode).startswith("max-autotune")
         known = option_names()
         for name in given:
             if name.replace("-", "_") not in known:
@@ -100,6 +104,7 @@ class Options:
             debug_dir=_parse_directory(own.get("debug_dir")),
             disable=_parse_disable(own.get("disable", ())),
             check_numerics=_parse_bool("check_numerics", own.get("check_numerics", False)),
+            measure=_parse_bool("measure", own.get("measure", is_tuned)),
             inductor=tuple(sorted(inductor_patches(mode or inner_mode, given).items())),
         )
 
@@ -109,7 +114,10 @@ class Options:
         `expect`, `strict` and `debug_dir` are checked and written from the stored report on a
         cache hit; Inductor's own options are in its key already.
         """
-        return f"disable={sorted(self.disable)} check_numerics={self.check_numerics}"
+        return (
+            f"disable={sorted(self.disable)} check_numerics={self.check_numerics} "
+            f"measure={self.measure}"
+        )
 
 
 def _own_names() -> list[str]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from torch import fx
@@ -21,7 +22,7 @@ from mi300_inductor.graph.fuse import fuse
 from mi300_inductor.graph.legality import Legality
 from mi300_inductor.graph.merge import siblings
 from mi300_inductor.graph.recognise import recognise
-from mi300_inductor.graph.region import Plan
+from mi300_inductor.graph.region import Plan, Region
 from mi300_inductor.graph.registry import spelling, user_spellings_key
 from mi300_inductor.graph.rewrite import Rewriter
 from mi300_inductor.graph.rounding import keeps_roundings, mark_roundings, unmark_roundings
@@ -30,6 +31,7 @@ from mi300_inductor.graph.summary import describe_fusion, describe_merge, descri
 from mi300_inductor.report import Fusion, Rejection
 
 if TYPE_CHECKING:
+    from mi300_inductor.autotune import Measured
     from mi300_inductor.options import Options
 
 __all__ = ["PassResult", "mark_roundings", "run", "spelling", "user_spellings_key"]
@@ -62,7 +64,7 @@ def run(gm: fx.GraphModule, options: Options) -> PassResult:
 
     Args:
         gm: Inductor's post-grad graph with fake values in `meta["val"]`.
-        options: `disable` is read here.
+        options: `disable` and `measure` are read here.
 
     Returns:
         What was fused and what was not.
@@ -72,7 +74,7 @@ def run(gm: fx.GraphModule, options: Options) -> PassResult:
         return PassResult((), (), ())
     backup = _copy(graph)
     try:
-        return _run(graph, frozenset(options.disable))
+        return _run(graph, options)
     except Exception as error:
         log.exception("the fusion pass failed; the graph is compiled as it was")
         _restore(graph, backup)
@@ -81,7 +83,8 @@ def run(gm: fx.GraphModule, options: Options) -> PassResult:
         return PassResult((), (Rejection("pass", "", reason, "", hint),), ())
 
 
-def _run(graph: fx.Graph, disabled: frozenset[str]) -> PassResult:
+def _run(graph: fx.Graph, options: Options) -> PassResult:
+    disabled = frozenset(options.disable)
     canonical = Canonicaliser(graph)
     recognition = recognise(canonical)
     missing = why_not_here(graph) if recognition.facts else None
@@ -91,8 +94,16 @@ def _run(graph: fx.Graph, disabled: frozenset[str]) -> PassResult:
     plan = fuse(recognition, canonical, legality, disabled, keeps_roundings())
     order = {node: index for index, node in enumerate(graph.nodes)}
     drop_losers(plan)
+    times: dict[Region, Measured] = {}
+    if options.measure:
+        from mi300_inductor.autotune import undo_losers
+
+        times = undo_losers(plan, partial(_rewrite_alone, options))
     plan.regions.sort(key=lambda entry: min(order[node] for node in entry[1]))
-    fused = tuple(describe_fusion(region, _ordered(nodes, order)) for region, nodes in plan.regions)
+    fused = tuple(
+        describe_fusion(region, _ordered(nodes, order), times.get(region))
+        for region, nodes in plan.regions
+    )
     rejected = _rejections(plan, order, disabled)
     regions = tuple(fusion.nodes for fusion in fused)
     rewriter = Rewriter(graph)
@@ -105,6 +116,11 @@ def _run(graph: fx.Graph, disabled: frozenset[str]) -> PassResult:
     unmark_roundings(graph)
     names = tuple(rewriter.call_of(call).name for call in calls)
     return PassResult(fused, rejected, regions, names, rewriter.replacements())
+
+
+def _rewrite_alone(options: Options, gm: fx.GraphModule) -> int:
+    """Rewrites a module of one region; returns the number of rewrites."""
+    return len(_run(gm.graph, replace(options, measure=False)).fused)
 
 
 def _ordered(nodes: frozenset[fx.Node], order: dict[fx.Node, int]) -> list[fx.Node]:

@@ -14,9 +14,18 @@ from mi300_inductor.report import Fusion, Rejection
 from mi300_inductor.report_graph import source_line
 
 
-def describe_fusion(region: Region, nodes: Sequence[fx.Node]) -> Fusion:
-    """The report's entry for a region; `nodes` are the replaced nodes in graph order."""
+def describe_fusion(
+    region: Region, nodes: Sequence[fx.Node], measured: object | None = None
+) -> Fusion:
+    """The report's entry for a region.
+
+    Args:
+        region: What is replaced.
+        nodes: The replaced nodes, in graph order.
+        measured: Times to be shown beside the modelled ones.
+    """
     spent = cost(region, nodes)
+    saving = saving_text(region, spent)
     return Fusion(
         kind=region.kind,
         nodes=tuple(node.name for node in nodes),
@@ -31,7 +40,7 @@ def describe_fusion(region: Region, nodes: Sequence[fx.Node]) -> Fusion:
         bytes_after=_number(spent.bytes_after),
         launches_before=spent.launches_before,
         launches_after=spent.launches_after,
-        saving=saving_text(region, spent),
+        saving=saving if measured is None else f"{saving}; {measured}",
     )
 
 
