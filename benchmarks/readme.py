@@ -1,7 +1,8 @@
 """Writes the README's figures from `benchmarks/results`: `python -m benchmarks.readme`.
 
 Each block stands between `<!-- NAME -->` and `<!-- end -->`; what is between them is made here and
-nowhere else, and a test compares. `--check` only says whether the README is as it should be.
+nowhere else, and a test compares. The README's pictures are drawn too. `--check` only says whether
+the README is as it should be.
 """
 
 from __future__ import annotations
@@ -112,7 +113,15 @@ def main(arguments: list[str]) -> int:
     if arguments == ["--check"]:
         return int(made != text)
     README.write_text(made)
+    draw_pictures()
     return 0
+
+
+def draw_pictures(folder: Path = RESULTS) -> None:
+    """Draws the pictures that the README shows."""
+    from benchmarks import plots
+
+    plots.draw([Result.load(folder / "model_h200.json")], folder / "pictures")
 
 
 if __name__ == "__main__":
