@@ -108,7 +108,7 @@ class Kernel:
 @lru_cache(maxsize=256)
 def _source_lines(path: str) -> list[str]:
     file = Path(path)
-    return file.read_text().splitlines() if file.exists() else []
+    return file.read_text().splitlines() if file.is_file() else []
 
 
 def memory_order(line: Line) -> set[str]:

@@ -44,13 +44,36 @@ WORDS = {
     "s_lshl2_add_u32 s24, s16, s17": lambda a, b: ((a << 2) + b, (a << 2) + b > M32),
     "s_absdiff_i32 s24, s16, s17": lambda a, b: (abs(_signed(a - b & M32)), (a - b) & M32 != 0),
     "s_movk_i32 s24, 0x8001": lambda a, b: (-0x7FFF, None),
+    "s_sub_i32 s24, s16, s17": lambda a, b: (
+        a - b,
+        not -(1 << 31) <= _signed(a) - _signed(b) < 1 << 31,
+    ),
+    "s_min_u32 s24, s16, s17": lambda a, b: (min(a, b), a < b),
+    "s_or_b32 s24, s16, s17": lambda a, b: (a | b, a | b != 0),
+    "s_lshr_b32 s24, s16, s17": lambda a, b: (a >> b % 32, a >> b % 32 != 0),
+    "s_brev_b32 s24, s16": lambda a, b: (int(f"{a:032b}"[::-1], 2), None),
+    "s_lshl1_add_u32 s24, s16, s17": lambda a, b: ((a << 1) + b, (a << 1) + b > M32),
+    "s_lshl4_add_u32 s24, s16, s17": lambda a, b: ((a << 4) + b, (a << 4) + b > M32),
 }
 COMPARES = {
     "s_cmp_lt_i32 s16, s17": lambda a, b: _signed(a) < _signed(b),
     "s_cmp_ge_u32 s16, s17": lambda a, b: a >= b,
     "s_cmp_lg_u32 s16, s17": lambda a, b: a != b,
     "s_cmpk_gt_i32 s16, 0x8000": lambda a, b: _signed(a) > -0x8000,
+    "s_cmp_gt_u32 s16, s17": lambda a, b: a > b,
+    "s_cmp_le_u32 s16, s17": lambda a, b: a <= b,
+    "s_cmp_lt_u32 s16, s17": lambda a, b: a < b,
+    "s_cmpk_gt_u32 s16, 0x8000": lambda a, b: a > 0x8000,
+    "s_cmpk_lt_u32 s16, 31": lambda a, b: a < 31,
     "s_bitcmp1_b32 s16, s17": lambda a, b: bool(a >> b % 32 & 1),
+}
+# Of 64 bits, with operands s[16:17] and s[18:19]: the result, and SCC where it is looked at.
+WIDE = {
+    "s_lshl_b64 s[24:25], s[16:17], s18": lambda a, b: (a << b % 64, (a << b % 64) & M64 != 0),
+    "s_orn2_b64 s[24:25], s[16:17], s[18:19]": lambda a, b: (a | ~b, (a | ~b) & M64 != 0),
+    "s_cselect_b64 s[24:25], s[16:17], s[18:19]": lambda a, b: (a, True),  # SCC is set before
+    "s_cmp_eq_u64 s[16:17], s[18:19]": lambda a, b: (0, a == b),
+    "s_cmp_lg_u64 s[16:17], s[18:19]": lambda a, b: (0, a != b),
 }
 VALUES = [0, 1, 31, 0x7FFFFFFF, 0x80000000, M32]
 
@@ -63,6 +86,31 @@ def kernels():
         bodies[f"w{k}"] = f"  s_cmp_eq_u32 s16, s16\n  {text}\n{show}"
     for k, text in enumerate(COMPARES):
         bodies[f"c{k}"] = f"  s_mov_b32 s24, 0\n  {text}\n{show}"
+    for k, text in enumerate(WIDE):
+        bodies[f"d{k}"] = f"""
+  s_mov_b64 s[24:25], 0
+  s_cmp_eq_u32 s16, s16
+  {text}
+  s_cselect_b32 s26, 1, 0
+  v_mov_b32 v16, s24
+  v_mov_b32 v17, s25
+  v_mov_b32 v18, s26
+"""
+    bodies["addk"] = "  s_mov_b32 s24, s16\n  s_addk_i32 s24, 0x8001\n  v_mov_b32 v16, s24\n"
+    bodies["or_saveexec"] = """
+  s_mov_b64 exec, s[16:17]
+  s_or_saveexec_b64 s[24:25], s[18:19]
+  v_mov_b32 v16, 7
+  s_mov_b64 exec, s[24:25]
+  v_mov_b32 v16, 9
+"""
+    bodies["andn2_saveexec"] = """
+  s_mov_b64 exec, s[16:17]
+  s_andn2_saveexec_b64 s[24:25], s[18:19]
+  v_mov_b32 v16, 7
+  s_mov_b64 exec, s[24:25]
+  v_mov_b32 v17, 9
+"""
     bodies["wide"] = """
   s_add_u32 s24, s16, s18
   s_addc_u32 s25, s17, s19
@@ -109,6 +157,37 @@ def test_compare_sets_scc(kernels, number, text):
     for a, b in _pairs():
         got = run_snippet(kernels[f"c{number}"], np.zeros((64, 1), np.uint32), np.array([a, b]))
         assert int(got[0, 17]) == int(COMPARES[text](a, b)), (a, b)
+
+
+@pytest.mark.parametrize("number,text", list(enumerate(WIDE)), ids=list(WIDE))
+def test_wide_instruction_and_scc(kernels, number, text):
+    rng = np.random.default_rng()
+    for _ in range(12):
+        words = rng.integers(0, 1 << 32, 4, np.uint32)
+        words[2:] = words[:2] if rng.integers(2) else words[2:]
+        a, b = (int(x) for x in words.view(np.uint64))
+        got = run_snippet(kernels[f"d{number}"], np.zeros((64, 1), np.uint32), words)[0, 16:19]
+        result, scc = WIDE[text](a, b)
+        assert int(got[0]) | int(got[1]) << 32 == result & M64, (a, b)
+        assert int(got[2]) == int(scc), (a, b)
+
+
+def test_addk_extends_its_constant(kernels):
+    for value in VALUES:
+        words = np.array([value], np.uint32)
+        got = run_snippet(kernels["addk"], np.zeros((64, 1), np.uint32), words)[0, 16]
+        assert int(got) == value - 0x7FFF & M32
+
+
+def test_saveexec_combines_masks(kernels):
+    """A source combined with EXEC becomes EXEC: `a | exec`, and `a & ~exec`."""
+    words = np.random.default_rng().integers(0, 1 << 32, 4, np.uint32)
+    old, mask = np.unpackbits(words.view(np.uint8), bitorder="little").reshape(2, 64).astype(bool)
+    got = run_snippet(kernels["or_saveexec"], np.zeros((64, 1), np.uint32), words)[:, 16]
+    np.testing.assert_array_equal(got, np.where(old, 9, np.where(mask, 7, 0)))
+    got = run_snippet(kernels["andn2_saveexec"], np.zeros((64, 1), np.uint32), words)[:, 16:18]
+    np.testing.assert_array_equal(got[:, 0], np.where(mask & ~old, 7, 0))
+    np.testing.assert_array_equal(got[:, 1], np.where(old, 9, 0))
 
 
 def test_carry_and_wide_shift(kernels):

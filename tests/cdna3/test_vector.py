@@ -54,6 +54,9 @@ FLOAT = {
     "v_max_f32 v16, v0, v1": lambda a, b, c: np.fmax(a, b),
     "v_max3_f32 v16, v0, v1, v2": lambda a, b, c: np.fmax(np.fmax(a, b), c),
     "v_med3_f32 v16, v2, v1, v3": lambda a, b, c: np.full_like(a, np.nan),  # see its own test
+    "v_fmac_f32 v16, v0, v1": lambda a, b, c: exact_fma(a, b, np.zeros_like(a)),
+    "v_fmaak_f32 v16, v0, v1, 0x40400000": lambda a, b, c: exact_fma(a, b, np.full_like(a, 3)),
+    "v_fmamk_f32 v16, v0, 0x3f000000, v1": lambda a, b, c: exact_fma(a, np.full_like(a, 0.5), b),
 }
 INTEGER = {
     "v_add_u32 v16, v0, v1": lambda a, b, c: a + b,
@@ -95,6 +98,14 @@ INTEGER = {
     "v_ffbh_u32 v16, v0": lambda a, b, c: np.array(
         [32 - int(x).bit_length() if x else 0xFFFFFFFF for x in a], np.uint32
     ),
+    "v_subrev_u32 v16, v0, v1": lambda a, b, c: b - a,
+    "v_max_u32 v16, v0, v1": lambda a, b, c: np.maximum(a, b),
+    "v_max3_u32 v16, v0, v1, v2": lambda a, b, c: np.maximum(np.maximum(a, b), c),
+    "v_mul_i32_i24 v16, v0, v1": lambda a, b, c: _low24(a) * _low24(b),
+    "v_mad_i32_i24 v16, v0, v1, v2": lambda a, b, c: _low24(a) * _low24(b) + c.view(np.int32),
+    "v_cvt_u32_f32 v16, v0": lambda a, b, c: np.clip(
+        np.trunc(np.nan_to_num(a.view(np.float32).astype(np.float64), nan=0)), 0, 2**32 - 1
+    ).astype(np.uint32),
     "v_add_u16 v16, v0, v1": lambda a, b, c: a + b & 0xFFFF,
     "v_mul_lo_u16 v16, v0, v1": lambda a, b, c: a * b & 0xFFFF,
     "v_pk_add_u16 v16, v0, v1": lambda a, b, c: _halves(lambda x, y: x + y, a, b),
@@ -111,6 +122,11 @@ INTEGER = {
         (a.astype(np.uint8).view(np.int8)[:].astype(np.int32).view(np.uint32) + b) << 16
     ),
 }
+
+
+def _low24(x: np.ndarray) -> np.ndarray:
+    """The low 24 bits, signed."""
+    return (x << 8).view(np.int32).astype(np.int64) >> 8
 
 
 def _perm(high: np.ndarray, low: np.ndarray, selector: np.ndarray) -> np.ndarray:
@@ -171,7 +187,9 @@ def test_integer_instruction_equals_numpy(kernels, number, text):
         bits[:, 2] = rng.integers(0, 14, (LANES, 4)).astype(np.uint8).view(np.uint32).reshape(-1)
     got = run_snippet(kernels[f"i{number}"], bits)[:, 16]
     a, b, c = (bits[:, k].copy() for k in range(3))
-    np.testing.assert_array_equal(got, _as_u32(INTEGER[text](a, b, c)))
+    with np.errstate(invalid="ignore"):  # signalling NaN among the bits
+        expected = INTEGER[text](a, b, c)
+    np.testing.assert_array_equal(got, _as_u32(expected))
 
 
 COMPARES = {
@@ -182,6 +200,14 @@ COMPARES = {
     "v_cmp_u_f32 {}, v0, v1": lambda a, b: np.isnan(a) | np.isnan(b),
     "v_cmp_gt_i32 {}, v0, v1": lambda a, b: a.view(np.int32) > b.view(np.int32),
     "v_cmp_ge_u32 {}, v0, v1": lambda a, b: a.view(np.uint32) >= b.view(np.uint32),
+    "v_cmp_gt_f32 {}, v0, v1": lambda a, b: a > b,
+    "v_cmp_o_f32 {}, v0, v1": lambda a, b: ~(np.isnan(a) | np.isnan(b)),
+    "v_cmp_lt_i32 {}, v0, v1": lambda a, b: a.view(np.int32) < b.view(np.int32),
+    "v_cmp_eq_u32 {}, v0, v1": lambda a, b: a.view(np.uint32) == b.view(np.uint32),
+    "v_cmp_ne_u32 {}, v0, v1": lambda a, b: a.view(np.uint32) != b.view(np.uint32),
+    "v_cmp_lt_u32 {}, v0, v1": lambda a, b: a.view(np.uint32) < b.view(np.uint32),
+    "v_cmp_le_u32 {}, v0, v1": lambda a, b: a.view(np.uint32) <= b.view(np.uint32),
+    "v_cmp_gt_u32 {}, v0, v1": lambda a, b: a.view(np.uint32) > b.view(np.uint32),
     "v_cmp_class_f32 {}, v0, 3": lambda a, b: np.isnan(a),
 }
 

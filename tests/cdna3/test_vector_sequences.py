@@ -29,6 +29,13 @@ SNIPPETS = {
   v_addc_co_u32 v21, vcc, v1, v3, vcc
   v_lshlrev_b64 v[22:23], 13, v[0:1]
 """,
+    "borrow": """
+  v_sub_co_u32 v16, vcc, v0, v2
+  v_subb_co_u32 v17, vcc, v1, v3, vcc
+  v_subrev_co_u32 v18, vcc, v0, v2
+  v_subbrev_co_u32 v19, vcc, v1, v3, vcc
+  v_mov_b64 v[20:21], v[2:3]
+""",
     "packed_f32": """
   v_pk_fma_f32 v[16:17], v[0:1], v[2:3], v[4:5]
   v_pk_mul_f32 v[18:19], v[0:1], v[2:3] op_sel_hi:[1,0]
@@ -41,6 +48,7 @@ SNIPPETS = {
   v_sqrt_f32 v18, v0
   v_exp_f32 v19, v0
   v_log_f32 v20, v0
+  v_rcp_iflag_f32 v21, v0
 """,
     "select": "  s_mov_b64 vcc, s[16:17]\n  v_cndmask_b32 v16, v0, v1, vcc\n",
     "exec_mask": "  s_mov_b64 exec, s[16:17]\n  v_add_u32 v16, v0, v1\n",
@@ -55,9 +63,32 @@ SNIPPETS = {
 }
 
 
+COMPARES = {
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "eq": np.equal,
+    "ne": np.not_equal,
+}
+
+
+def _compare_bodies() -> dict[str, str]:
+    """64-bit compares of v[0:1] and v[2:3]; the mask goes to v16 and v17."""
+    return {
+        f"{name}_{kind}64": f"""
+  v_cmp_{name}_{kind}64 s[24:25], v[0:1], v[2:3]
+  v_mov_b32 v16, s24
+  v_mov_b32 v17, s25
+"""
+        for name in COMPARES
+        for kind in "iu"
+    }
+
+
 @pytest.fixture(scope="module")
 def kernels():
-    return assemble_snippets(SNIPPETS)
+    return assemble_snippets(SNIPPETS | _compare_bodies())
 
 
 def _wide(x: np.ndarray) -> np.ndarray:
@@ -87,6 +118,28 @@ def test_wide_integers_carry(kernels):
         np.testing.assert_array_equal(got[:, k], expected)
 
 
+def test_wide_integers_borrow(kernels):
+    bits = np.random.default_rng().integers(0, 1 << 32, (LANES, 4), np.uint32)
+    got = run_snippet(kernels["borrow"], bits)[:, 16:22].copy().view(np.uint64)
+    low, high = bits[:, 0:2].copy().view(np.uint64)[:, 0], bits[:, 2:4].copy().view(np.uint64)[:, 0]
+    for k, expected in enumerate((low - high, high - low, high)):
+        np.testing.assert_array_equal(got[:, k], expected)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint64])
+@pytest.mark.parametrize("name,operation", COMPARES.items(), ids=COMPARES)
+def test_wide_compare_sets_the_lane_mask(kernels, name, operation, kind):
+    rng = np.random.default_rng()
+    bits = rng.integers(0, 1 << 32, (LANES, 4), np.uint32)
+    bits[::3, 2:4] = bits[::3, 0:2]  # equal
+    bits[1::3, 3] = bits[1::3, 1]  # equal high halves
+    letter = np.dtype(kind).kind
+    mask = run_snippet(kernels[f"{name}_{letter}64"], bits)[0, 16:18].copy()
+    a, b = (bits[:, k : k + 2].copy().view(kind)[:, 0] for k in (0, 2))
+    got = np.unpackbits(mask.view(np.uint8), bitorder="little").astype(bool)
+    np.testing.assert_array_equal(got, operation(a, b))
+
+
 def test_packed_f32_selects_and_negates(kernels):
     x = np.random.default_rng().normal(size=(LANES, 6)).astype(np.float32)
     got = run_snippet(kernels["packed_f32"], x.view(np.uint32))[:, 16:24].copy().view(np.float32)
@@ -99,9 +152,9 @@ def test_packed_f32_selects_and_negates(kernels):
 
 def test_transcendentals_are_within_one_ulp(kernels):
     x = np.abs(np.random.default_rng().normal(size=(LANES, 1)).astype(np.float32)) + 0.01
-    got = run_snippet(kernels["transcendental"], x.view(np.uint32))[:, 16:21].copy()
+    got = run_snippet(kernels["transcendental"], x.view(np.uint32))[:, 16:22].copy()
     wide = _wide(x[:, 0])
-    exact = [1 / wide, 1 / np.sqrt(wide), np.sqrt(wide), np.exp2(wide), np.log2(wide)]
+    exact = [1 / wide, 1 / np.sqrt(wide), np.sqrt(wide), np.exp2(wide), np.log2(wide), 1 / wide]
     for k, expected in enumerate(exact):
         error = np.abs(_wide(as_floats(got[:, k].copy())) - expected)
         assert (error <= np.spacing(np.abs(expected).astype(np.float32))).all()
