@@ -78,9 +78,9 @@ def speedups(result: Result) -> Any:
     names = {name: index for index, name in enumerate({n: 0 for s in series.values() for n in s})}
     across = min(len(series), 3)
     down = -(-len(series) // across)
-    figure, grid = plt.subplots(
-        down, across, figsize=(4.6 * across, 3.5 * down), squeeze=False, layout="constrained"
-    )
+    columns = min(max(across, 2), len(names))
+    size = (5.0 * across, 3.2 * down + 0.22 * -(-len(names) // columns))
+    figure, grid = plt.subplots(down, across, figsize=size, squeeze=False, layout="constrained")
     panels = grid.flat
     for (title, lines), axes in zip(series.items(), panels, strict=False):
         for name, points in lines.items():
@@ -97,7 +97,6 @@ def speedups(result: Result) -> Any:
     for axes in panels:
         axes.set_visible(False)
     handles = {name: handle for axes in grid.flat for handle, name in legend_of(axes)}
-    columns = 1 if across == 1 else min(3, len(handles))
     figure.legend(handles.values(), handles, loc="outside lower center", ncols=columns, fontsize=9)
     figure.suptitle(title_of(result, "speed-up over rows"), fontsize=12)
     return figure
