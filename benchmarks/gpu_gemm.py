@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from tabulate import tabulate
@@ -28,6 +29,8 @@ SHAPES = (
     *((4096, 4096), (6144, 4096), (28672, 4096), (4096, 14336)),
     *((2304, 16384), (13312, 16384), (16384, 6656), (16384, 2048)),
 )
+# What a Llama with separate projections gives to one launch: q, k and v; gate and up.
+LISTS = (((4096, 1024, 1024), 4096), ((14336, 14336), 4096), ((6656, 6656), 16384))
 ROTATED_BYTES = 600 * 10**6  # ten times an H200's L2
 CEILING = 4.30e12  # bytes per second of a streaming add on an H200
 
@@ -59,7 +62,7 @@ def time_calls(calls: Sequence[Callable[[], object]], repeats: int) -> float:
     """Median microseconds of one call, all calls captured `repeats` times into one graph."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        for call in calls[:2]:
+        for call in calls:
             call()
         stream.synchronize()
         graph = torch.cuda.CUDAGraph()
@@ -116,6 +119,28 @@ def measure(n: int, k: int, m: int, weights: Sequence[Tensor]) -> Row:
     return Row(name, n, k, m, form, theirs, own, per_row, rate)
 
 
+def measure_list(widths: Sequence[int], k: int, m: int, dtype: torch.dtype) -> dict[str, Any]:
+    """One launch of several products against one library call for each."""
+    count = max(2, min(16, ROTATED_BYTES // (sum(widths) * k * dtype.itemsize) + 1))
+    sets = [[random_operand(n, k, dtype) for n in widths] for _ in range(count)]
+    repeats, one = max(1, 24 // count), torch.ones(1, device="cuda")
+    a = random_operand(m, k, dtype)
+    ones = [one] * len(widths) if dtype.itemsize == 1 else None
+
+    def separately(weights: Sequence[Tensor]) -> None:
+        for weight in weights:
+            library(a, weight, one, False)
+
+    def together(weights: Sequence[Tensor]) -> None:
+        rows = [a] * len(weights)
+        torch.ops.mi300.skinny_gemm_list(rows, weights, ones, ones, None, BF16)
+
+    theirs = time_calls([partial(separately, weights) for weights in sets], repeats)
+    own = time_calls([partial(together, weights) for weights in sets], repeats)
+    name = str(dtype).removeprefix("torch.")
+    return {"operand": name, "widths": list(widths), "k": k, "m": m, "library": theirs, "ours": own}
+
+
 def geometric_mean(values: Sequence[float]) -> float:
     return statistics.geometric_mean(values)
 
@@ -144,6 +169,19 @@ def table(rows: Sequence[Row]) -> str:
         *("operands", "N x K", "rows", "form", "library us", "ours us", "speedup"),
         *("per-row scales us", "GB/s", "of 4.30 TB/s"),
     )
+    return tabulate(body, headers=headers, tablefmt="github", disable_numparse=True)
+
+
+def list_table(rows: Sequence[dict[str, Any]]) -> str:
+    body = [
+        (
+            *(row["operand"], " + ".join(map(str, row["widths"])) + f" x {row['k']}", row["m"]),
+            *(f"{row['library']:.2f}", f"{row['ours']:.2f}"),
+            f"{row['library'] / row['ours']:.3f}",
+        )
+        for row in rows
+    ]
+    headers = ("operands", "N x K", "rows", "library us", "one launch us", "speedup")
     return tabulate(body, headers=headers, tablefmt="github", disable_numparse=True)
 
 
@@ -176,10 +214,11 @@ def main() -> None:
         f"{given.date}, commit {given.commit or commit()}. Graph replay, distinct weights in "
         "rotation beyond the L2; library: torch._scaled_mm or torch.mm; the vendor form calls it."
     )
-    text = f"{header}\n\n{summary(rows)}\n\n{table(rows)}\n"
+    lists = [measure_list(widths, k, m, spec.fp8_dtype) for widths, k in LISTS for m in given.rows]
+    text = f"{header}\n\n{summary(rows)}\n\n{table(rows)}\n\n{list_table(lists)}\n"
     given.out.mkdir(parents=True, exist_ok=True)
     (given.out / "gpu_gemm.md").write_text(text)
-    record = {"header": header, "rows": [asdict(row) for row in rows]}
+    record = {"header": header, "rows": [asdict(row) for row in rows], "lists": lists}
     (given.out / "gpu_gemm.json").write_text(json.dumps(record, indent=1) + "\n")
     print(text)
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
+from collections.abc import Sequence
 
 import torch
 
@@ -27,14 +28,19 @@ from mi300_inductor.plan import DTYPES, DeviceInfo, core
 MAX_ROWS = 64
 STAGE_BYTES = 128
 
-_POINTERS = ("weight", "activation", "out", "scale_a", "scale_b", "bias", "addend", "partial")
-_STRIDES = ("weight_stride", "activation_stride", "addend_stride")
+_POINTERS = ("weight", "activation", "out", "scale_a", "scale_b", "bias", "partial")
+_OWN_COUNTS = ("n", "row_groups", "first_team", "teams")
 _COUNTS = (
-    *("n", "m", "row_bytes", "row_groups", "splits", "split_stages", "waves", "k_waves"),
-    *("chunk", "groups_in_grid", "quads_inverse", "share", "share_inverse"),
+    *("m", "row_bytes", "splits", "split_stages", "waves", "k_waves", "k_shift"),
+    *("rows", "tile_rows", "depth", "chunk", "quads_inverse", "share", "share_inverse"),
     *("scale_a_step", "scale_b_step"),
 )
-_CODES = ("out_type", "bias_type", "addend_type", "is_prefetched")
+_CODES = ("out_type", "bias_type", "addend_type", "is_early")
+_SET: list[tuple[str, type]] = [
+    *((name, ctypes.c_void_p) for name in _POINTERS),
+    ("weight_stride", ctypes.c_long),
+    *((name, ctypes.c_uint) for name in _OWN_COUNTS),
+]
 
 
 class Form(enum.IntEnum):
@@ -49,14 +55,26 @@ class Form(enum.IntEnum):
     VENDOR = 6
 
 
+class GemmSet(ctypes.Structure):
+    """What one of a launch's products has for itself; see skinny_gemm_args.h."""
+
+    _fields_ = _SET
+
+
 class SkinnyGemmArgs(ctypes.Structure):
-    """Arguments of a kernel; the meaning of each field is in skinny_gemm_args.h."""
+    """Arguments of a kernel; the meaning of each field is in skinny_gemm_args.h.
+
+    The first product's set comes first, field by field; the others are in `more`.
+    """
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in _POINTERS),
-        *((name, ctypes.c_long) for name in _STRIDES),
+        *_SET,
+        ("addend", ctypes.c_void_p),
+        ("activation_stride", ctypes.c_long),
+        ("addend_stride", ctypes.c_long),
         *((name, ctypes.c_uint) for name in _COUNTS),
         *((name, ctypes.c_ubyte) for name in _CODES),
+        ("more", GemmSet * 2),
     ]
 
 
@@ -67,17 +85,23 @@ class GemmProblem(ctypes.Structure):
 
 
 class GemmShape(ctypes.Structure):
-    """How the work is cut: form, limit of m, row tiles a wave, waves, waves along k, parts of k."""
+    """How the work is cut.
+
+    Form, limit of m, row tiles a wave (of four with the group form), weight rows of a tile, waves,
+    waves along k, parts of k, stages of a ring.
+    """
 
     _fields_ = [
         ("form", ctypes.c_int),
-        *((name, ctypes.c_uint) for name in ("columns", "tiles", "waves", "k_waves", "splits")),
+        *((name, ctypes.c_uint) for name in ("columns", "tiles", "tile_rows", "waves")),
+        *((name, ctypes.c_uint) for name in ("k_waves", "splits", "depth")),
     ]
 
     @property
     def rows(self) -> int:
         """Weight rows that a workgroup takes at a time."""
-        return int(self.waves // self.k_waves * self.tiles * 16)
+        together = 4 if self.form == Form.GROUP else 1
+        return int(self.waves // self.k_waves // together * self.tiles * self.tile_rows)
 
 
 class GemmLaunch(ctypes.Structure):
@@ -115,6 +139,7 @@ def problem(
     operand: torch.dtype,
     out_dtype: torch.dtype = torch.bfloat16,
     form: Form = Form.ANY,
+    more: Sequence[int] = (),
 ) -> GemmProblem:
     """Describes a contiguous, aligned call without pointers.
 
@@ -125,10 +150,13 @@ def problem(
         operand: Dtype of both operands.
         out_dtype: float32, bfloat16 or float16.
         form: Restricts the plan to one form.
+        more: Weight rows of up to two further products with the same activation rows and `k`.
     """
     row_bytes = k * operand.itemsize
     strides = {"weight_stride": row_bytes, "activation_stride": row_bytes}
     args = SkinnyGemmArgs(n=n, m=m, row_bytes=row_bytes, out_type=DTYPES[out_dtype], **strides)
+    for own, rows in zip(args.more, more, strict=False):
+        own.n, own.weight_stride = rows, row_bytes
     return GemmProblem(args, int(DTYPES[operand]), int(form))
 
 
@@ -141,3 +169,10 @@ def plan_gemm(call: GemmProblem, info: DeviceInfo) -> GemmPlan:
     plan = GemmPlan()
     core().mi300_plan_gemm(ctypes.byref(call), ctypes.byref(info), ctypes.byref(plan))
     return plan
+
+
+def plan_shape(call: GemmProblem, shape: GemmShape, info: DeviceInfo) -> GemmPlan | None:
+    """Plans a call that is cut in a given way; None if it cannot be cut so."""
+    plan = GemmPlan()
+    references = (ctypes.byref(item) for item in (call, info, shape, plan))
+    return plan if core().mi300_shape_gemm(*references) == 0 else None

@@ -45,12 +45,22 @@ def max_threads(text, arch):
     return 256 if arch.wave_size == 64 or tiles > 1 or columns > 32 else 512
 
 
+def sets(args):
+    """The products of a launch."""
+    return [args, *(own for own in args.more if own.n)]
+
+
 def check_plan(made, call, arch, known):
     shape = made.shape
     launch, args = made.launches[0], made.launches[0].args
     stages = -(-call.args.row_bytes // gemm_plan.STAGE_BYTES)
     assert call.args.m <= shape.columns
-    assert args.row_groups * shape.rows >= call.args.n > (args.row_groups - 1) * shape.rows
+    assert args.rows == shape.rows
+    teams = 0
+    for own, asked in zip(sets(args), sets(call.args), strict=True):
+        assert own.row_groups * shape.rows >= asked.n > (own.row_groups - 1) * shape.rows
+        assert own.first_team == teams and 0 < own.teams <= own.row_groups
+        teams += own.teams
     assert args.splits * args.split_stages >= stages > (args.splits - 1) * args.split_stages
     assert shape.waves % shape.k_waves == 0
     assert 1 <= args.chunk * args.k_waves
@@ -58,7 +68,7 @@ def check_plan(made, call, arch, known):
     roles = 2 if shape.form == Form.RING else 1
     assert launch.block == shape.waves * arch.wave_size * roles
     assert 1 <= launch.cluster <= arch.max_cluster
-    assert launch.grid == args.groups_in_grid * args.splits
+    assert launch.grid == teams * args.splits
     assert launch.grid % launch.cluster == 0
     if arch.max_cluster > 1:
         assert launch.cluster == args.splits
@@ -66,12 +76,13 @@ def check_plan(made, call, arch, known):
         iterations = -(-args.split_stages // args.k_waves)
         assert shape.form == Form.UNALIGNED or args.chunk == iterations
     else:
-        assert args.groups_in_grid == args.row_groups
+        assert all(own.teams == own.row_groups for own in sets(args))
         assert made.launch_count == (2 if args.splits > 1 else 1)
-        expected = 4 * args.splits * args.m * args.n if args.splits > 1 else 0
+        results = args.m * sum(own.n for own in sets(args))
+        expected = 4 * args.splits * results if args.splits > 1 else 0
         assert made.workspace_bytes == expected
     if shape.form == Form.GROUP:
-        assert shape.waves // shape.k_waves % 4 == 0
+        assert shape.waves // shape.k_waves % 4 == 0 and shape.tile_rows in range(8, 65, 8)
     for one in made.launches:
         limit = known[one.module.decode(), one.entry.decode()]
         assert one.block <= max_threads(limit, arch), one.entry
@@ -84,9 +95,30 @@ def test_plans_are_legal(arch):
         call = gemm_plan.problem(m, n, k, operand)
         made = gemm_plan.plan_gemm(call, info)
         if not made.launches:
-            assert made.shape.form == Form.VENDOR and arch is SM90, (m, n, k, operand)
+            assert made.shape.form == Form.VENDOR and arch is SM90 and m > 8, (m, n, k, operand)
             continue
         check_plan(made, call, arch, known)
+
+
+@pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
+@pytest.mark.parametrize("more", [(1024, 1024), (14336,), (8, 333)])
+def test_plans_of_several_products_are_legal(arch, more):
+    info, known = plan.device_info(arch), entries(arch)
+    for m, k, operand in itertools.product(ROWS, (1040, 4096, 16384), operands(arch)):
+        call = gemm_plan.problem(m, 4096, k, operand, more=more)
+        made = gemm_plan.plan_gemm(call, info)
+        assert len(sets(made.launches[0].args)) == 1 + len(more)
+        check_plan(made, call, arch, known)
+
+
+def test_a_shape_is_planned_as_given_or_refused():
+    info, call = plan.device_info(SM90), gemm_plan.problem(8, 4096, 4096, SM90.fp8_dtype)
+    shape = gemm_plan.GemmShape(int(Form.GROUP), 8, 1, 32, 8, 2, 2, 6)
+    made = gemm_plan.plan_shape(call, shape, info)
+    assert made is not None and bytes(made.shape) == bytes(shape)
+    check_plan(made, call, SM90, entries(SM90))
+    shape.depth = 99
+    assert gemm_plan.plan_shape(call, shape, info) is None
 
 
 @pytest.mark.parametrize("form", [Form.DENSE, Form.SPARSE, Form.RING])
@@ -151,10 +183,10 @@ def constants(path):
 
 def test_plan_and_kernels_agree_on_the_rings():
     planned = constants("runtime/gemm_cost.h")
-    device = constants("include/mi300/skinny_gemm.h") | constants("include/mi300/weight_ring.h")
+    device = constants("include/mi300/weight_stream.h") | constants("include/mi300/weight_ring.h")
     matrix = constants("include/mi300/matrix.h")
-    assert planned["kGemmDepth"] == device["kStreamDepth"] == device["kRingSlots"]
-    assert planned["kGemmDenseRingDepth"] == device["kDenseRingDepth"]
+    assert planned["kGemmStreamDepth"] == device["kStreamDepth"]
+    assert planned["kGemmRingSlots"] == device["kRingSlots"]
     assert planned["kGemmTileRows"] == matrix["kTileRows"]
     assert planned["kGemmStageBytes"] == matrix["kStageBytes"] == gemm_plan.STAGE_BYTES
 

@@ -64,6 +64,15 @@ MI300_EXPORT void mi300_plan_gemm(const mi300::GemmProblem* problem,
   *plan = mi300::plan_gemm(*problem, *device);
 }
 
+// Plans a skinny GEMM that is cut in a given way; returns 1 if it cannot be.
+MI300_EXPORT int mi300_shape_gemm(const mi300::GemmProblem* problem,
+                                  const mi300::DeviceInfo* device, const mi300::GemmShape* shape,
+                                  mi300::GemmPlan* plan) {
+  if (!mi300::is_gemm_legal(*shape, problem->args, *device)) return 1;
+  *plan = mi300::make_gemm_plan(*shape, *problem, *device);
+  return 0;
+}
+
 // Sizes of the structs that Python mirrors, to be compared with its own.
 MI300_EXPORT void mi300_struct_sizes(uint32_t* sizes) {
   sizes[0] = sizeof(mi300::DeviceInfo);

@@ -37,6 +37,12 @@ struct ExtendedLaunch {
   uint32_t attribute_count;
 };
 
+// cuGraphKernelNodeGetParams' answer (CUDA driver API, CUDA_KERNEL_NODE_PARAMS_v2): its first field.
+struct KernelNode {
+  void* function;
+  char rest[120];
+};
+
 // Every function returns 0 on success. Those that only one driver has may be null.
 struct Driver {
   const char* name = "";
@@ -51,6 +57,9 @@ struct Driver {
   int (*function_set_attribute)(void* function, int attribute, int value) = nullptr;
   int (*exchange_capture_mode)(int* mode) = nullptr;
   int (*error_text)(int status, const char** text) = nullptr;
+  int (*stream_get_capture_info)(void* stream, int* status, uint64_t* id, void** graph,
+                                 void* const** nodes, const void** edges, size_t* count) = nullptr;
+  int (*graph_kernel_node_get_params)(void* node, KernelNode* parameters) = nullptr;
 
   std::string describe(int status) const {
     const char* text = nullptr;
@@ -61,6 +70,7 @@ struct Driver {
 };
 
 constexpr int kMaxDynamicLds = 8;       // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+constexpr int kCaptureActive = 1;       // CU_STREAM_CAPTURE_STATUS_ACTIVE
 constexpr int kCaptureModeRelaxed = 2;  // also hipStreamCaptureModeRelaxed
 
 // Path of a library of this process whose file name starts with `stem`; empty if there is none.
@@ -126,6 +136,12 @@ inline Driver resolve_cuda(void* library) {
   resolve(library, "cuFuncSetAttribute", driver.function_set_attribute);
   resolve(library, "cuThreadExchangeStreamCaptureMode", driver.exchange_capture_mode);
   resolve(library, "cuGetErrorString", driver.error_text);
+  // Both are absent from drivers before 12.3.
+  driver.stream_get_capture_info = reinterpret_cast<decltype(driver.stream_get_capture_info)>(
+      dlsym(library, "cuStreamGetCaptureInfo_v3"));
+  driver.graph_kernel_node_get_params =
+      reinterpret_cast<decltype(driver.graph_kernel_node_get_params)>(
+          dlsym(library, "cuGraphKernelNodeGetParams_v2"));
   return driver;
 }
 

@@ -5,7 +5,9 @@
 #include <array>
 #include <map>
 #include <shared_mutex>
+#include <vector>
 
+#include "gemm_early.h"
 #include "gemm_library.h"
 #include "gemm_plan.h"
 #include "torch_device.h"
@@ -13,42 +15,57 @@
 namespace mi300 {
 namespace {
 
+// One to three products of the same m, k and dtypes in one plan.
 class GemmCall {
  public:
-  explicit GemmCall(const Operands& in)
-      : in_(in), out_(at::empty({in.a.size(0), in.weight.size(0)},
-                                in.a.options().dtype(in.out_type))) {}
-
-  // Null if the library is to take the problem.
-  std::optional<Tensor> run() {
-    if (in_.a.scalar_type() != in_.weight.scalar_type() || in_.a.scalar_type() == at::kFloat) {
-      return std::nullopt;
+  explicit GemmCall(c10::ArrayRef<Operands> products) : products_(products) {
+    for (const Operands& in : products) {
+      outs_.push_back(at::empty({in.a.size(0), in.weight.size(0)},
+                                in.a.options().dtype(in.out_type)));
     }
-    const Tensor a = rows_of(in_.a), weight = rows_of(in_.weight);
+  }
+
+  // Empty if the library is to take the products.
+  std::vector<Tensor> run() {
+    const Tensor& first = products_[0].a;
+    if (first.scalar_type() == at::kFloat) return {};
     GemmProblem problem{};
-    problem.operand = static_cast<int32_t>(gemm_dtype(a.scalar_type()));
-    set_args(problem.args, a, weight);
-    const int index = a.device().index();
-    const c10::DeviceGuard guard(a.device());
+    problem.operand = static_cast<int32_t>(gemm_dtype(first.scalar_type()));
+    bool is_known = true;  // that no kernel of ours has just written a weight
+    for (uint32_t i = 0; i < products_.size(); ++i) {
+      const Operands& in = products_[i];
+      if (in.a.scalar_type() != in.weight.scalar_type()) return {};
+      const Tensor a = rows_of(in.a), weight = rows_of(in.weight);
+      if (i > 0 && byte_stride(a) != problem.args.activation_stride) return {};
+      set_product(problem.args, i, a, weight);
+      is_known = WeightHistory::instance().note(weight) && is_known;
+    }
+    const int index = first.device().index();
+    const c10::DeviceGuard guard(first.device());
     Device& device = Devices::instance().at(index);
     GemmPlan plan = plan_gemm_cached(problem, index, device.info());
-    if (plan.launch_count == 0) return std::nullopt;
+    if (plan.launch_count == 0) return {};
     Tensor workspace;  // the stream orders its reuse
     if (plan.workspace_bytes > 0) {
-      workspace = at::empty({static_cast<int64_t>(plan.workspace_bytes / sizeof(float))},
-                            a.options().dtype(at::kFloat));
-      problem.args.partial = workspace.data_ptr<float>();
+      const int64_t count = static_cast<int64_t>(plan.workspace_bytes / sizeof(float));
+      workspace = at::empty({count}, first.options().dtype(at::kFloat));
+      float* partial = workspace.data_ptr<float>();
+      for (uint32_t i = 0; i < kGemmMaxSets; ++i) {
+        gemm_set(problem.args, i).partial = partial;
+        partial += size_t{plan.shape.splits} * problem.args.m * gemm_set(problem.args, i).n;
+      }
     }
     void* stream = current_stream(index);
+    problem.args.is_early = is_known && plan.launches[0].is_dependent && device.follows_own(stream);
     for (uint32_t i = 0; i < plan.launch_count; ++i) {
       GemmLaunch& launch = plan.launches[i];
-      take_pointers(launch.args, problem.args);
+      take_call(launch.args, problem.args);
       const Launch what{launch.module,  launch.entry,     launch.grid,
                         launch.block,   launch.cluster,   launch.lds_bytes,
                         launch.is_dependent != 0};
-      device.launch(what, &launch.args, stream, [this] { return in_.describe(); });
+      device.launch(what, &launch.args, stream, [this] { return products_[0].describe(); });
     }
-    return out_;
+    return outs_;
   }
 
  private:
@@ -66,45 +83,51 @@ class GemmCall {
     return held_.back();
   }
 
-  void set_args(SkinnyGemmArgs& args, const Tensor& a, const Tensor& weight) {
-    const int64_t size = static_cast<int64_t>(a.element_size());
-    args.weight = weight.const_data_ptr();
-    args.activation = a.const_data_ptr();
-    args.out = out_.data_ptr();
-    args.weight_stride = weight.stride(0) * size;
-    args.activation_stride = a.stride(0) * size;
-    args.n = static_cast<unsigned>(weight.size(0));
+  static int64_t byte_stride(const Tensor& tensor) {
+    return tensor.stride(0) * static_cast<int64_t>(tensor.element_size());
+  }
+
+  // What all products have in common is set with the first.
+  void set_product(SkinnyGemmArgs& args, uint32_t i, const Tensor& a, const Tensor& weight) {
+    const Operands& in = products_[i];
+    GemmSet& set = gemm_set(args, i);
+    set.weight = weight.const_data_ptr();
+    set.activation = a.const_data_ptr();
+    set.out = outs_[i].data_ptr();
+    set.weight_stride = byte_stride(weight);
+    set.n = static_cast<unsigned>(weight.size(0));
+    if (in.scale_a) {
+      set.scale_a = held_contiguous(*in.scale_a).const_data_ptr<float>();
+      set.scale_b = held_contiguous(*in.scale_b).const_data_ptr<float>();
+    }
+    if (in.bias) set.bias = held_contiguous(*in.bias).const_data_ptr();
+    if (i > 0) return;
+    args.activation_stride = byte_stride(a);
     args.m = static_cast<unsigned>(std::min<int64_t>(a.size(0), kGemmMaxRows + 1));
-    args.row_bytes = static_cast<unsigned>(a.size(1) * size);
-    args.out_type = static_cast<unsigned char>(gemm_dtype(in_.out_type));
-    if (in_.scale_a) {
-      args.scale_a = held_contiguous(*in_.scale_a).const_data_ptr<float>();
-      args.scale_b = held_contiguous(*in_.scale_b).const_data_ptr<float>();
-      args.scale_a_step = in_.scale_a->numel() > 1;
-      args.scale_b_step = in_.scale_b->numel() > 1;
-    }
-    if (in_.bias) {
-      args.bias = held_contiguous(*in_.bias).const_data_ptr();
-      args.bias_type = static_cast<unsigned char>(gemm_dtype(in_.bias->scalar_type()));
-    }
-    if (in_.addend) {
-      args.addend = held_contiguous(*in_.addend).const_data_ptr();
-      args.addend_type = static_cast<unsigned char>(gemm_dtype(in_.addend->scalar_type()));
-      args.addend_stride = in_.addend->dim() == 2 ? weight.size(0) : 0;
+    args.row_bytes = static_cast<unsigned>(a.size(1) * static_cast<int64_t>(a.element_size()));
+    args.out_type = static_cast<unsigned char>(gemm_dtype(in.out_type));
+    args.scale_a_step = in.scale_a && in.scale_a->numel() > 1;
+    args.scale_b_step = in.scale_b && in.scale_b->numel() > 1;
+    if (in.bias) args.bias_type = static_cast<unsigned char>(gemm_dtype(in.bias->scalar_type()));
+    if (in.addend) {
+      args.addend = held_contiguous(*in.addend).const_data_ptr();
+      args.addend_type = static_cast<unsigned char>(gemm_dtype(in.addend->scalar_type()));
+      args.addend_stride = in.addend->dim() == 2 ? weight.size(0) : 0;
     }
   }
 
   // Plans differ by what plan_gemm reads of a problem, and a decode step asks for the same few.
   static GemmPlan plan_gemm_cached(const GemmProblem& problem, int index, const DeviceInfo& info) {
     const SkinnyGemmArgs& args = problem.args;
-    const std::array<uint64_t, 4> key{
-        uint64_t{args.n} << 32 | args.row_bytes,
-        uint64_t{args.m} << 32 | static_cast<uint32_t>(problem.operand),
-        static_cast<uint64_t>(index),
-        uint64_t{is_gemm_aligned(args)} | (has_gemm_vectors(args) ? 2u : 0u) |
-            (args.addend != nullptr ? 4u : 0u)};
+    using Key = std::array<uint64_t, 5>;
+    const Key key{uint64_t{args.n} << 32 | args.row_bytes,
+                  uint64_t{args.more[0].n} << 32 | args.more[1].n,
+                  uint64_t{args.m} << 32 | static_cast<uint32_t>(problem.operand),
+                  static_cast<uint64_t>(index),
+                  uint64_t{is_gemm_aligned(args)} | (has_gemm_vectors(args) ? 2u : 0u) |
+                      (args.addend != nullptr ? 4u : 0u)};
     static std::shared_mutex mutex;
-    static std::map<std::array<uint64_t, 4>, GemmPlan> plans;
+    static std::map<Key, GemmPlan> plans;
     {
       std::shared_lock lock(mutex);
       if (const auto found = plans.find(key); found != plans.end()) return found->second;
@@ -114,25 +137,29 @@ class GemmCall {
     return plans.emplace(key, plan).first->second;
   }
 
-  // What a cached plan has from another call.
-  static void take_pointers(SkinnyGemmArgs& args, const SkinnyGemmArgs& call) {
-    SkinnyGemmArgs merged = call;
-    merged.row_groups = args.row_groups;
-    merged.splits = args.splits;
-    merged.split_stages = args.split_stages;
-    merged.waves = args.waves;
-    merged.k_waves = args.k_waves;
-    merged.chunk = args.chunk;
-    merged.groups_in_grid = args.groups_in_grid;
-    merged.quads_inverse = args.quads_inverse;
-    merged.share = args.share;
-    merged.share_inverse = args.share_inverse;
-    merged.is_prefetched = args.is_prefetched;
-    args = merged;
+  // Puts a call's operands in the place of those that a cached plan was made with.
+  static void take_call(SkinnyGemmArgs& args, const SkinnyGemmArgs& call) {
+    for (uint32_t i = 0; i < kGemmMaxSets; ++i) {
+      GemmSet& set = gemm_set(args, i);
+      const GemmSet planned = set;
+      set = gemm_set(call, i);
+      set.row_groups = planned.row_groups;
+      set.first_team = planned.first_team;
+      set.teams = planned.teams;
+    }
+    args.addend = call.addend;
+    args.activation_stride = call.activation_stride;
+    args.addend_stride = call.addend_stride;
+    args.out_type = call.out_type;
+    args.bias_type = call.bias_type;
+    args.addend_type = call.addend_type;
+    args.scale_a_step = call.scale_a_step;
+    args.scale_b_step = call.scale_b_step;
+    args.is_early = call.is_early;
   }
 
-  const Operands& in_;
-  Tensor out_;
+  const c10::ArrayRef<Operands> products_;
+  std::vector<Tensor> outs_;
   std::vector<Tensor> held_;  // copies; the stream orders their reuse
 };
 
@@ -145,22 +172,50 @@ Tensor skinny_gemm(const Tensor& a, const Tensor& weight, const std::optional<Te
   if (is_empty) return at::empty({a.size(0), weight.size(0)}, a.options().dtype(out_type));
   if (a.size(1) == 0) return run_library(in);
   if (a.size(0) <= kGemmMaxRows) {
-    if (std::optional<Tensor> out = GemmCall(in).run()) return *out;
+    if (std::vector<Tensor> outs = GemmCall(in).run(); !outs.empty()) return outs[0];
   }
   return run_library(in);
+}
+
+// Whether a launch can take the products together: what it has once for all of them is equal.
+bool is_one_launch(c10::ArrayRef<Operands> products) {
+  if (products.size() < 2 || products.size() > kGemmMaxSets) return false;
+  const Operands& first = products[0];
+  const auto is_vector = [](const std::optional<Tensor>& scale) { return scale && scale->numel() > 1; };
+  for (const Operands& in : products) {
+    if (in.a.numel() == 0 || in.weight.size(0) == 0 || in.a.size(0) > kGemmMaxRows) return false;
+    if (in.a.sizes() != first.a.sizes() || in.a.scalar_type() != first.a.scalar_type()) return false;
+    if (is_vector(in.scale_a) != is_vector(first.scale_a)) return false;
+    if (is_vector(in.scale_b) != is_vector(first.scale_b)) return false;
+    if (in.bias.has_value() != first.bias.has_value()) return false;
+    if (in.bias && in.bias->scalar_type() != first.bias->scalar_type()) return false;
+  }
+  return true;
 }
 
 std::vector<Tensor> skinny_gemm_list(at::TensorList a, at::TensorList weight,
                                      const MaybeTensors& scale_a, const MaybeTensors& scale_b,
                                      const MaybeTensors& bias, ScalarType out_type) {
   check_gemm_list(a, weight, scale_a, scale_b, bias);
-  const auto entry = [](const MaybeTensors& list, size_t i) {
-    return list ? std::optional<Tensor>((*list)[i]) : std::nullopt;
+  const auto entries = [&](const MaybeTensors& list) {
+    std::vector<std::optional<Tensor>> each(a.size());
+    for (size_t i = 0; list && i < a.size(); ++i) each[i] = (*list)[i];
+    return each;
   };
+  const auto scales_a = entries(scale_a), scales_b = entries(scale_b), biases = entries(bias);
+  const std::optional<Tensor> none;
+  std::vector<Operands> products;
+  for (size_t i = 0; i < a.size(); ++i) {
+    products.push_back({a[i], weight[i], scales_a[i], scales_b[i], biases[i], none, out_type});
+    check_gemm(products[i]);
+  }
+  if (is_one_launch(products)) {
+    if (std::vector<Tensor> outs = GemmCall(products).run(); !outs.empty()) return outs;
+  }
   std::vector<Tensor> results;
   for (size_t i = 0; i < a.size(); ++i) {
-    results.push_back(skinny_gemm(a[i], weight[i], entry(scale_a, i), entry(scale_b, i),
-                                  entry(bias, i), std::nullopt, out_type));
+    results.push_back(skinny_gemm(a[i], weight[i], scales_a[i], scales_b[i], biases[i], none,
+                                  out_type));
   }
   return results;
 }

@@ -134,8 +134,7 @@ class Run:
         call: gemm_plan.SkinnyGemmArgs,
         schedule: Schedule | None,
     ) -> Counters:
-        for name, _ in gemm_plan.SkinnyGemmArgs._fields_[:8]:
-            setattr(launch.args, name, getattr(call, name))
+        launch.args.partial = call.partial
         for buffer in device.buffers:  # a launch sees all that the one before has written
             if buffer.writer is not None:
                 buffer.writer[:] = 0
@@ -173,3 +172,32 @@ def check(case: Case, seed: int, schedule: Schedule | None = None) -> Run:
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     return np.array_equal(a.view(torch.uint8).numpy(), b.view(torch.uint8).numpy())
+
+
+def launch_several(
+    a: torch.Tensor, weights: list[torch.Tensor], biases: list[torch.Tensor], cu_count: int
+) -> list[torch.Tensor]:
+    """Runs products of the same rows in one launch (and its sum); fp32 results, unit scales."""
+    device, (m, k) = Device(), a.shape
+    widths = [weight.shape[0] for weight in weights]
+    call = gemm_plan.problem(m, widths[0], k, a.dtype, F32, more=widths[1:])
+    sets = [call.args, *call.args.more][: len(weights)]
+    outs = [device.output(m * n * 4) for n in widths]
+    for own, weight, bias, out in zip(sets, weights, biases, outs, strict=True):
+        own.weight, own.bias = Run._input(device, weight), Run._input(device, bias)
+        own.activation, own.out = Run._input(device, a), out.address
+    call.args.bias_type = plan.DTYPES[biases[0].dtype]
+    made = gemm_plan.plan_gemm(call, plan.device_info(GFX942, cu_count))
+    offset = device.output(made.workspace_bytes).address if made.workspace_bytes else 0
+    for launch in made.launches:
+        partial = offset
+        for own, n in zip([launch.args, *launch.args.more], widths, strict=False):
+            own.partial = partial
+            partial += 4 * made.shape.splits * m * n
+        call.args.partial = offset
+        Run._launch_one(device, launch, call.args, None)
+    assert all((out.writes == 1).all() for out in outs), "a byte was written twice or never"
+    return [
+        torch.from_numpy(out.bytes().copy()).view(F32).reshape(m, n)
+        for out, n in zip(outs, widths, strict=True)
+    ]

@@ -15,7 +15,18 @@ from mi300_inductor.arch import GFX942
 from mi300_inductor.gemm_plan import Form
 
 from ..cdna3.device import Schedule
-from .skinny_gemm_cases import BF16, F16, F32, Case, Run, check, same_bits, source
+from .skinny_gemm_cases import (
+    BF16,
+    F16,
+    F32,
+    FNUZ,
+    Case,
+    Run,
+    check,
+    launch_several,
+    same_bits,
+    source,
+)
 
 CASES = [
     Case(1, 48, 512, form=Form.SPARSE),
@@ -83,6 +94,20 @@ def test_split_sum_has_another_kernel_and_covers_every_result():
     assert plan.shape.splits > 1
     assert [launch.entry for launch in plan.launches][1] == b"skinny_gemm_sum"
     check(case, random.randrange(1 << 30))
+
+
+@pytest.mark.parametrize("widths", [(48, 33), (16, 40, 24)])
+@pytest.mark.parametrize(("m", "k", "operand"), [(3, 2064, FNUZ), (17, 528, BF16)])
+def test_several_products_in_one_launch(widths, m, k, operand):
+    a = torch.randn(m, k).to(operand)
+    weights = [torch.randn(n, k).to(operand) for n in widths]
+    biases = [torch.randn(n) for n in widths]
+    for cu_count in (304, 2):
+        outs = launch_several(a, weights, biases, cu_count)
+        for weight, bias, out in zip(weights, biases, outs, strict=True):
+            want = a.double() @ weight.double().T + bias.double()
+            bound = a.double().abs() @ weight.double().abs().T + bias.double().abs()
+            assert bool(((out.double() - want).abs() <= bound * 2.0**-18).all())
 
 
 def _modules():

@@ -1,9 +1,9 @@
-// Skinny GEMM on fp16 by four waves together: one entry per limit of m and row tiles a wave.
+// Skinny GEMM on fp16 by four waves together: one entry per limit of m.
 #include <mi300/skinny_gemm.h>
 
 using namespace mi300;
 
-extern MI300_LDS U32x4 lds[];
+alignas(1024) extern MI300_LDS U32x4 lds[];  // the swizzle repeats every 1024 bytes
 
 MI300_KERNEL(max_threads(8, 1), 1)
 skinny_gemm_group_fp16_m8_t1(SkinnyGemmArgs args) {
@@ -15,19 +15,9 @@ skinny_gemm_group_fp16_m16_t1(SkinnyGemmArgs args) {
   run_wave_group<Dtype::kF16, 16, 1>(args, lds);
 }
 
-MI300_KERNEL(max_threads(16, 2), 1)
-skinny_gemm_group_fp16_m16_t2(SkinnyGemmArgs args) {
-  run_wave_group<Dtype::kF16, 16, 2>(args, lds);
-}
-
 MI300_KERNEL(max_threads(32, 1), 1)
 skinny_gemm_group_fp16_m32_t1(SkinnyGemmArgs args) {
   run_wave_group<Dtype::kF16, 32, 1>(args, lds);
-}
-
-MI300_KERNEL(max_threads(32, 2), 1)
-skinny_gemm_group_fp16_m32_t2(SkinnyGemmArgs args) {
-  run_wave_group<Dtype::kF16, 32, 2>(args, lds);
 }
 
 MI300_KERNEL(max_threads(64, 1), 1)

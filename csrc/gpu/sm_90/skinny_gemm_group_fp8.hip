@@ -1,9 +1,9 @@
-// Skinny GEMM on e4m3fn by four waves together: one entry per limit of m and row tiles a wave.
+// Skinny GEMM on e4m3fn by four waves together: one entry per limit of m.
 #include <mi300/skinny_gemm.h>
 
 using namespace mi300;
 
-extern MI300_LDS U32x4 lds[];
+alignas(1024) extern MI300_LDS U32x4 lds[];  // the swizzle repeats every 1024 bytes
 
 MI300_KERNEL(max_threads(8, 1), 1)
 skinny_gemm_group_fp8_m8_t1(SkinnyGemmArgs args) {
@@ -15,19 +15,9 @@ skinny_gemm_group_fp8_m16_t1(SkinnyGemmArgs args) {
   run_wave_group<kNativeFp8, 16, 1>(args, lds);
 }
 
-MI300_KERNEL(max_threads(16, 2), 1)
-skinny_gemm_group_fp8_m16_t2(SkinnyGemmArgs args) {
-  run_wave_group<kNativeFp8, 16, 2>(args, lds);
-}
-
 MI300_KERNEL(max_threads(32, 1), 1)
 skinny_gemm_group_fp8_m32_t1(SkinnyGemmArgs args) {
   run_wave_group<kNativeFp8, 32, 1>(args, lds);
-}
-
-MI300_KERNEL(max_threads(32, 2), 1)
-skinny_gemm_group_fp8_m32_t2(SkinnyGemmArgs args) {
-  run_wave_group<kNativeFp8, 32, 2>(args, lds);
 }
 
 MI300_KERNEL(max_threads(64, 1), 1)

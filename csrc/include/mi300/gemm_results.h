@@ -17,80 +17,110 @@ MI300_DEVICE U32x2 pack4(Float4 values) {
   return U32x2{pack2<kType>(values.x, values.y), pack2<kType>(values.z, values.w)};
 }
 
-// What four results of neighbouring weight rows are multiplied by, and what is added.
+// What four results of neighbouring weight rows are multiplied by, and what is added: as loaded, for
+// whatever is computed of a load waits for it.
 struct Terms {
-  Float4 scale = {1, 1, 1, 1};
-  Float4 bias = {0, 0, 0, 0};
+  float scale_a = 1;
+  Float4 scale_b = {1, 1, 1, 1};
+  U32x4 bias = {0, 0, 0, 0};  // bits of args.bias_type
 };
 
-MI300_DEVICE Terms load_terms(const SkinnyGemmArgs& args, float common, u32 column, u32 row) {
+MI300_DEVICE u32 load_bits(Dtype type, const void* base, u32 index) {
+  return type == Dtype::kF32 ? load<u32>(base, index) : load<u16>(base, index);
+}
+
+MI300_DEVICE float bits_to_float(Dtype type, u32 bits) {
+  if (type == Dtype::kBf16) return bit_cast<float>(bits << 16);
+  if (type == Dtype::kF16) return (float)bit_cast<_Float16>((u16)bits);
+  return bit_cast<float>(bits);
+}
+
+// The product that a team works on: 0, 1 or 2.
+MI300_DEVICE u32 set_of_team(const SkinnyGemmArgs& args, u32 team) {
+  return team < args.more[0].first_team ? 0 : team < args.more[1].first_team ? 1 : 2;
+}
+
+MI300_DEVICE GemmSet pick_set(const SkinnyGemmArgs& args, u32 index) {
+#if defined(__AMDGCN__)
+  // By its address: a choice of values would hold those of all sets in scalar registers.
+  const SkinnyGemmArgs* all = read_again(&args);
+  return index == 0 ? *(const GemmSet*)all : all->more[index - 1];
+#else
+  GemmSet set = args;
+  if (index == 1) set = args.more[0];
+  if (index == 2) set = args.more[1];
+  return set;
+#endif
+}
+
+MI300_DEVICE Terms load_terms(const SkinnyGemmArgs& args, const GemmSet& set, u32 column, u32 row) {
   Terms terms;
-  terms.scale = Float4{common, common, common, common};
-  const bool has_scales = args.scale_b_step != 0 || args.scale_a_step != 0;
-  const float scale_a = has_scales ? load<float>(args.scale_a, column * args.scale_a_step) : common;
+  if (set.scale_a != nullptr) {
+    terms.scale_a = load<float>(set.scale_a, column * args.scale_a_step);
+  }
 #pragma unroll
   for (u32 i = 0; i < 4; ++i) {
-    if (row + i >= args.n) continue;
-    if (has_scales) {
-      terms.scale[i] = scale_a * load<float>(args.scale_b, (row + i) * args.scale_b_step);
+    if (row + i >= set.n) continue;
+    if (set.scale_b != nullptr) {
+      terms.scale_b[i] = load<float>(set.scale_b, (row + i) * args.scale_b_step);
     }
-    if (args.bias != nullptr) {
-      terms.bias[i] = load_float((Dtype)args.bias_type, args.bias, row + i);
+    if (set.bias != nullptr) {
+      terms.bias[i] = load_bits((Dtype)args.bias_type, set.bias, row + i);
     }
   }
   return terms;
 }
 
 // Four results of neighbouring weight rows; those past the last row are dropped.
-MI300_DEVICE void write_results(const SkinnyGemmArgs& args, const Terms& terms, u32 column, u32 row,
-                                Float4 sums) {
+MI300_DEVICE void write_results(const SkinnyGemmArgs& args, const GemmSet& set, const Terms& terms,
+                                u32 column, u32 row, Float4 sums) {
   const Dtype type = (Dtype)args.out_type;
-  const i64 first = (i64)column * args.n + row;
+  const i64 first = (i64)column * set.n + row;
 #pragma unroll
   for (u32 i = 0; i < 4; ++i) {
-    if (row + i >= args.n) continue;
-    float sum = sums[i] * terms.scale[i];
-    if (args.bias != nullptr) sum += terms.bias[i];
+    if (row + i >= set.n) continue;
+    float sum = sums[i] * (terms.scale_a * terms.scale_b[i]);
+    if (set.bias != nullptr) sum += bits_to_float((Dtype)args.bias_type, terms.bias[i]);
     if (args.addend != nullptr) {
       sum = round_result(type, sum) + load_float((Dtype)args.addend_type, args.addend,
                                                  column * args.addend_stride + row + i);
     }
     sums[i] = sum;
   }
-  if (args.n % 4 == 0 && type != Dtype::kF32) {
+  if (set.n % 4 == 0 && type != Dtype::kF32) {
     U32x2 packed = type == Dtype::kBf16 ? pack4<Dtype::kBf16>(sums) : pack4<Dtype::kF16>(sums);
-    store<U32x2>(args.out, first / 4, packed);
+    store<U32x2>(set.out, first / 4, packed);
     return;
   }
 #pragma unroll
   for (u32 i = 0; i < 4; ++i) {
-    if (row + i < args.n) store_float(type, args.out, first + i, sums[i]);
+    if (row + i < set.n) store_float(type, set.out, first + i, sums[i]);
   }
 }
 
 // value / divisor by its rounded-up inverse; exact while their product is below 2^32.
 MI300_DEVICE u32 divide_by(u32 value, u32 inverse) { return (u32)(((u64)value * inverse) >> 32); }
 
-// The product of two scales of one value each; 1 without scales. Others are read where they apply.
-MI300_DEVICE float common_scale(const SkinnyGemmArgs& args) {
-  const bool is_common = args.scale_a != nullptr && args.scale_a_step + args.scale_b_step == 0;
-  return is_common ? load<float>(args.scale_a, 0) * load<float>(args.scale_b, 0) : 1.0f;
-}
-
-// Sums four results' parts of k in order; for targets whose workgroups share no LDS.
+// Sums four results' parts of k in order; for targets whose workgroups share no LDS. The quads of
+// all products follow one another.
 MI300_DEVICE void sum_parts(const SkinnyGemmArgs& args, u32 index) {
-  const u32 quads = (args.n + 3) / 4;
+  GemmSet set = pick_set(args, 0);
+  for (u32 next = 1; next <= 2 && index >= args.m * ((set.n + 3) / 4); ++next) {
+    index -= args.m * ((set.n + 3) / 4);
+    set = pick_set(args, next);
+  }
+  const u32 quads = (set.n + 3) / 4;
   if (index >= args.m * quads) return;
   const u32 column = index / quads, row = (index - column * quads) * 4;
   Float4 sums = {};
   for (u32 part = 0; part < args.splits; ++part) {
-    const i64 first = ((i64)part * args.m + column) * args.n + row;
+    const i64 first = ((i64)part * args.m + column) * set.n + row;
 #pragma unroll
     for (u32 i = 0; i < 4; ++i) {
-      if (row + i < args.n) sums[i] += load<float>(args.partial, first + i);
+      if (row + i < set.n) sums[i] += load<float>(set.partial, first + i);
     }
   }
-  write_results(args, load_terms(args, common_scale(args), column, row), column, row, sums);
+  write_results(args, set, load_terms(args, set, column, row), column, row, sums);
 }
 
 }  // namespace mi300

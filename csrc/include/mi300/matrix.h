@@ -7,6 +7,7 @@
 #pragma once
 
 #include <mi300/numeric.h>
+#include <mi300/skinny_gemm_args.h>
 
 namespace mi300 {
 
@@ -166,7 +167,6 @@ struct DenseForm {
 #endif
   }
   static MI300_DEVICE u32 lds_rows(u32 m) { return m; }
-  static MI300_DEVICE void publish() {}  // what put() wrote is ordered by the next barrier
 
   static MI300_DEVICE void put(U32x4* block, u32 row, u32 quarter, u32 rows, U32x4 words) {
     block[place(row, quarter, rows)] = words;
@@ -203,6 +203,10 @@ struct DenseForm {
     multiply_steps<DenseForm>(sums, stage, block, rows);
   }
 
+  static MI300_DEVICE u32 tile_row(const SkinnyGemmArgs&, u32 row_wave, u32 tile, u32 tiles) {
+    return (row_wave * tiles + tile) * kTileRows;
+  }
+  static MI300_DEVICE bool is_tile_row(const SkinnyGemmArgs&, u32, u32) { return true; }
   static MI300_DEVICE Float4 fold(Float4 sum) { return sum; }
 #if defined(__AMDGCN__)
   static MI300_DEVICE u32 value_row(u32 i) { return 4 * (lane_index() / 16) + i; }
@@ -227,7 +231,6 @@ struct SparseForm {
   static MI300_DEVICE u32 place(u32 row, u32 quarter, u32 rows) { return quarter * rows + row; }
 
   static MI300_DEVICE u32 lds_rows(u32 m) { return m; }
-  static MI300_DEVICE void publish() {}  // what put() wrote is ordered by the next barrier
 
   // Bytes of the even sparse row, then bytes of the odd one: neighbouring lanes read neighbours.
   static MI300_DEVICE void put(U32x4* block, u32 row, u32 quarter, u32 rows, U32x4 words) {
@@ -263,6 +266,10 @@ struct SparseForm {
     multiply_steps<SparseForm>(sums, stage, block, rows);
   }
 
+  static MI300_DEVICE u32 tile_row(const SkinnyGemmArgs&, u32 row_wave, u32 tile, u32 tiles) {
+    return (row_wave * tiles + tile) * kTileRows;
+  }
+  static MI300_DEVICE bool is_tile_row(const SkinnyGemmArgs&, u32, u32) { return true; }
   static MI300_DEVICE Float4 fold(Float4 sum) { return {sum.x + sum.y, sum.z + sum.w, 0, 0}; }
   static MI300_DEVICE u32 value_row(u32) { return lane_index() % 16; }
   static MI300_DEVICE u32 value_column(u32 i) { return 2 * (lane_index() / 16) + i; }

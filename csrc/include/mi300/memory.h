@@ -134,6 +134,17 @@ MI300_DEVICE u32 cluster_rank() {
 #endif
 }
 
+// Which cluster this workgroup is in, of clusters of `size` workgroups.
+MI300_DEVICE u32 cluster_index([[maybe_unused]] u32 size) {
+#if defined(__AMDGCN__)
+  return group_index() / size;
+#else
+  u32 index;
+  asm("mov.u32 %0, %%clusterid.x;" : "=r"(index));
+  return index;
+#endif
+}
+
 // First half of a cluster barrier: this thread has arrived; its earlier LDS writes are released.
 MI300_DEVICE void cluster_arrive() {
 #if !defined(__AMDGCN__)
@@ -242,6 +253,19 @@ MI300_DEVICE void wait_copies() {
 #endif
 }
 
+// The same for a number that is known at run time only, up to 6.
+MI300_DEVICE void wait_for_batches(u32 batches) {
+  switch (batches) {
+    case 1: return wait_copies<1>();
+    case 2: return wait_copies<2>();
+    case 3: return wait_copies<3>();
+    case 4: return wait_copies<4>();
+    case 5: return wait_copies<5>();
+    case 6: return wait_copies<6>();
+    default: return wait_copies<0>();
+  }
+}
+
 // ---- dependent launches (sm_90): start before the kernel ahead has ended ----
 
 // Waits until the writes of the kernel ahead are visible; nothing to do without such a launch.
@@ -252,6 +276,10 @@ MI300_DEVICE void wait_for_previous_kernel() {
 }
 
 // Lets the kernel behind start its own preamble.
+//
+// NOTE: called after wait_for_previous_kernel(), it tells the kernel behind that all kernels have
+// ended but the one right ahead of it: what that one does not write can be read before the wait
+// (runtime/gemm_early.h).
 MI300_DEVICE void allow_next_kernel() {
 #if !defined(__AMDGCN__)
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

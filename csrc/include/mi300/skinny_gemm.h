@@ -38,54 +38,63 @@ MI300_DEVICE void store_peer4(Float4* slot, [[maybe_unused]] u32 rank, Float4 va
 #endif
 }
 
-// Stages of a wave under way at a time. A ring of the dense form serves up to 16 waves.
-constexpr u32 kStreamDepth = 4;
-constexpr u32 kDenseRingDepth = 3;
-
 constexpr u32 kRowPad = 4;  // floats; keeps the lanes' partial sums in different LDS banks
 
 template <class Form, class Stream, class Unit, bool kAligned, u32 kGroups, u32 kTiles>
 class SkinnyGemm {
  public:
   MI300_DEVICE SkinnyGemm(const SkinnyGemmArgs& args, U32x4* lds)
-      : args_(args), threads_(args.waves * Stream::kRoles * kWaveSize), wave_(wave_index() % args.waves) {
-    part_ = group_index() % args.splits;
+      : args_(args), threads_(args.waves * Stream::kRoles * kWaveSize), wave_(wave_index() < args.waves ? wave_index() : wave_index() - args.waves) {
+    const u32 cluster = cluster_index(args.splits);
+    part_ = kHasClusters ? cluster_rank() : group_index() - cluster * args.splits;
+    set_ = wave_uniform(set_of_team(args, cluster));
     constexpr u32 kTogether = Form::kTogether;
-    u32 team = wave_ / kTogether;
-    k_wave_ = team % args.k_waves;
-    row_wave_ = team / args.k_waves * kTogether + wave_ % kTogether;
+    const u32 team = wave_ / kTogether;
+    k_wave_ = team & (args.k_waves - 1);  // a power of two
+    row_wave_ = (team >> args.k_shift) * kTogether + wave_ % kTogether;
     lds_rows_ = Form::lds_rows(args.m);
-    rows_ = args.waves / args.k_waves * kTiles * kTileRows;
+    rows_ = args.rows;
     first_stage_ = part_ * args.split_stages;
     limit_ = (first_stage_ + args.split_stages) * kStageBytes;
     limit_ = limit_ < args.row_bytes ? limit_ : args.row_bytes;
-    iterations_ = (args.split_stages + args.k_waves - 1) / args.k_waves;
+    iterations_ = (args.split_stages + args.k_waves - 1) >> args.k_shift;
     ring_ = lds;
-    activations_ = lds + args.waves * Stream::kLdsWords;
-    sums_ = (float*)(activations_ + args.chunk * args.k_waves * kStageSteps * 4 * lds_rows_);
+    activations_ = lds + Stream::lds_words(args);
+    sums_ = (float*)activations_;
+    if constexpr (!Stream::kBringsActivations) {
+      sums_ = (float*)(activations_ + args.chunk * args.k_waves * kStageSteps * 4 * lds_rows_);
+    }
     received_ = (Float4*)(sums_ + args.k_waves * args.m * (rows_ + kRowPad));
-    is_cluster_ = args.splits > 1 && args.partial == nullptr;
+    is_cluster_ = kHasClusters && args.splits > 1;
   }
 
   MI300_DEVICE void run() {
     if (is_cluster_) cluster_arrive();
-    StreamPlace place{row_wave_ * kTiles * kTileRows, rows_,  first_stage_, k_wave_, args_.k_waves,
-                      limit_, group_index() / args_.splits, args_.groups_in_grid};
-    Stream stream(args_, place, ring_ + wave_ * Stream::kLdsWords);
-    const bool is_resident = args_.chunk >= iterations_;
-    allow_next_kernel();
-    if (args_.is_prefetched) stream.prefetch();  // the caches see what the kernel ahead writes
+    const GemmSet set = pick_set(args_, set_);
+    StreamPlace place{(const char*)set.weight, (const char*)set.activation, set.weight_stride, set.n,
+                      set.row_groups, row_wave_ * kTiles * kTileRows, rows_, first_stage_, k_wave_,
+                      args_.k_waves, limit_, cluster_index(args_.splits) - set.first_team, set.teams,
+                      wave_, row_wave_};
+    Stream stream(args_, place, ring_);
+    const bool is_resident = !Stream::kBringsActivations && args_.chunk >= iterations_;
+    if (args_.is_early) stream.open();
     wait_for_previous_kernel();
-    scale_ = common_scale(args_);
-    if (is_resident) {
-      fill_activations(0, [&] { stream.open(); });
+    allow_next_kernel();  // not before: see memory.h
+    if constexpr (Stream::kBringsActivations) {
+      stream.open_activations(args_.is_early);
+      if (!args_.is_early) stream.open();
+    } else if (is_resident) {
+      fill_activations(0, [&] {
+        if (!args_.is_early) stream.open();
+      });
       barrier();
-    } else {
+    } else if (!args_.is_early) {
       stream.open();
     }
-    u32 unfinished = args_.row_groups;  // a group whose parts are on their way to their owners
+    const u32 groups = set.row_groups;
+    u32 unfinished = groups;  // a group whose parts are on their way to their owners
 #pragma unroll 1
-    for (u32 group = place.first_group; group < args_.row_groups; group += place.group_step) {
+    for (u32 group = place.first_group; group < groups; group += place.group_step) {
       Float4 sums[kTiles][kGroups] = {};
       // Loaded here, so that they have arrived when the results are finished.
       Terms terms = kHasAsyncCopy ? first_terms(is_cluster_ ? unfinished : group) : Terms{};
@@ -93,20 +102,22 @@ class SkinnyGemm {
       for (u32 first = 0; first < iterations_; first += args_.chunk) {
         u32 count = iterations_ - first < args_.chunk ? iterations_ - first : args_.chunk;
         stream.begin(group, first, count);
-        if (!is_resident) {
-          barrier();
-          fill_activations(first, [] {});
-          barrier();
+        if constexpr (!Stream::kBringsActivations) {
+          if (!is_resident) {
+            barrier();
+            fill_activations(first, [] {});
+            barrier();
+          }
         }
-        stream.run(count, [&](const StageWords<kTiles>& stage, u32 i) { multiply(sums, stage, i); });
+        stream.run(count, [&](const auto& stage, u32 i) { multiply(sums, stage, i); });
       }
       if (is_cluster_) cluster_wait();  // the peers run; the group before has been handed over
-      if (unfinished < args_.row_groups) finish(unfinished, terms);
+      if (unfinished < groups) finish(unfinished, terms);
       reduce(group, sums, stream.is_consumer(), terms);
       if (is_cluster_) unfinished = group;
     }
     if (is_cluster_) cluster_wait();
-    if (unfinished < args_.row_groups) finish(unfinished, first_terms(unfinished));
+    if (unfinished < groups) finish(unfinished, first_terms(unfinished));
   }
 
  private:
@@ -115,9 +126,11 @@ class SkinnyGemm {
   // behind which they would wait for long.
   template <class Started>
   MI300_DEVICE void fill_activations(u32 first, const Started& started) {
+    const SkinnyGemmArgs& args = *read_again(&args_);
+    const char* activation = (const char*)pick_set(args_, opaque(set_)).activation;
     constexpr u32 kBatch = !kAligned ? 1 : kHasAsyncCopy ? 8 : 4;  // loads of a thread under way
-    const u32 quarters = args_.chunk * args_.k_waves * kStageSteps * 4, total = quarters * args_.m;
-    const u32 base = (first_stage_ + first * args_.k_waves) * kStageBytes;
+    const u32 quarters = args.chunk * args.k_waves * kStageSteps * 4, total = quarters * args.m;
+    const u32 base = (first_stage_ + first * args.k_waves) * kStageBytes;
     const u32 row_step = threads_ / quarters, quarter_step = threads_ - row_step * quarters;
     u32 row = thread_index() / quarters, quarter = thread_index() - row * quarters;
 #pragma unroll 1
@@ -129,9 +142,9 @@ class SkinnyGemm {
         rows[i] = row;
         at[i] = quarter;
         u32 offset = base + quarter * 16;
-        const char* from = (const char*)args_.activation + row * args_.activation_stride + offset;
+        const char* from = activation + row * args.activation_stride + offset;
         words[i] = U32x4{0, 0, 0, 0};
-        if (row < args_.m && offset < limit_) {
+        if (row < args.m && offset < limit_) {
           if constexpr (kAligned) {
             words[i] = load<U32x4>(from, 0);
           } else {
@@ -148,25 +161,29 @@ class SkinnyGemm {
       if (start == thread_index()) started();
 #pragma unroll
       for (u32 i = 0; i < kBatch; ++i) {
-        if (rows[i] >= args_.m) continue;
+        if (rows[i] >= args.m) continue;
         U32x4* block = activations_ + at[i] / 4 * 4 * lds_rows_;
         Form::put(block, rows[i], at[i] % 4, lds_rows_, words[i]);
       }
     }
     if (thread_index() >= total) started();
-    Form::publish();
   }
 
-  MI300_DEVICE void multiply(Float4 (&sums)[kTiles][kGroups], const StageWords<kTiles>& stage,
-                             u32 i) {
-    const U32x4* block =
-        activations_ + (i * args_.k_waves + k_wave_) * kStageSteps * 4 * lds_rows_;
-    Form::multiply_stage(sums, stage, block, lds_rows_);
+  template <class Stage>
+  MI300_DEVICE void multiply(Float4 (&sums)[kTiles][kGroups], const Stage& stage, u32 i) {
+    if constexpr (Stream::kBringsActivations) {
+      Form::multiply_stage(sums, stage);
+    } else {
+      const U32x4* block =
+          activations_ + (i * args_.k_waves + k_wave_) * kStageSteps * 4 * lds_rows_;
+      Form::multiply_stage(sums, stage, block, lds_rows_);
+    }
   }
 
   // Adds the waves' sums in order of their index, then the parts of k, and writes the results.
   MI300_DEVICE void reduce(u32 group, const Float4 (&sums)[kTiles][kGroups], bool has_sums,
                            Terms terms) {
+    const SkinnyGemmArgs& args = *read_again(&args_);
     const u32 pitch = opaque(rows_ + kRowPad);
 #pragma unroll
     for (u32 tile = 0; tile < kTiles; ++tile) {
@@ -176,40 +193,46 @@ class SkinnyGemm {
 #pragma unroll
         for (u32 i = 0; i < Form::kValues; ++i) {
           u32 column = columns * Form::kColumns + Form::value_column(i);
-          u32 row = (row_wave_ * kTiles + tile) * kTileRows + Form::value_row(i);
-          if (has_sums && column < args_.m) sums_[(k_wave_ * args_.m + column) * pitch + row] = folded[i];
+          u32 row = Form::tile_row(args, row_wave_, tile, kTiles) + Form::value_row(i);
+          if (!Form::is_tile_row(args, row_wave_, Form::value_row(i))) continue;
+          if (has_sums && column < args.m) sums_[(k_wave_ * args.m + column) * pitch + row] = folded[i];
         }
       }
     }
     barrier();
-    const u32 quads = rows_ / 4 * args_.m;
+    const u32 quads = rows_ / 4 * args.m;
 #pragma unroll 1
     for (u32 quad = thread_index(); quad < quads; quad += threads_) {
-      const u32 column = divide_by(quad, args_.quads_inverse);
+      const u32 column = divide_by(quad, args.quads_inverse);
       const u32 row = (quad - column * (rows_ / 4)) * 4;
       Float4 sum = *(const Float4*)(sums_ + column * pitch + row);
-      for (u32 wave = 1; wave < args_.k_waves; ++wave) {
-        sum += *(const Float4*)(sums_ + (wave * args_.m + column) * pitch + row);
+      for (u32 wave = 1; wave < args.k_waves; ++wave) {
+        sum += *(const Float4*)(sums_ + (wave * args.m + column) * pitch + row);
       }
-      if (args_.splits == 1) {
+      if (args.splits == 1) {
         if (!kHasAsyncCopy || quad != thread_index()) terms = quad_terms(group, quad);
         write_quad(group, quad, sum, terms);
-      } else if (args_.partial != nullptr) {
-        const i64 first = ((i64)part_ * args_.m + column) * args_.n + group * rows_ + row;
-#pragma unroll
-        for (u32 i = 0; i < 4; ++i) {
-          if (group * rows_ + row + i < args_.n) store<float>(args_.partial, first + i, sum[i]);
-        }
+      } else if constexpr (kHasClusters) {
+        const u32 owner = divide_by(quad, args.share_inverse);
+        const u32 place = (parity_ * args.splits + part_) * args.share;
+        store_peer4(received_ + place + (quad - owner * args.share), owner, sum);
       } else {
-        const u32 owner = divide_by(quad, args_.share_inverse);
-        const u32 place = (parity_ * args_.splits + part_) * args_.share;
-        store_peer4(received_ + place + (quad - owner * args_.share), owner, sum);
+        store_partial(group * rows_ + row, column, sum);
       }
     }
     if (is_cluster_) {
       cluster_arrive();
-    } else if (group + args_.groups_in_grid < args_.row_groups) {
+    } else {
       barrier();  // the next group's sums go to the same LDS
+    }
+  }
+
+  MI300_DEVICE void store_partial(u32 row, u32 column, Float4 sum) {
+    const GemmSet set = pick_set(args_, opaque(set_));
+    const i64 first = ((i64)part_ * read_again(&args_)->m + column) * set.n + row;
+#pragma unroll
+    for (u32 i = 0; i < 4; ++i) {
+      if (row + i < set.n) store<float>(set.partial, first + i, sum[i]);
     }
   }
 
@@ -218,12 +241,13 @@ class SkinnyGemm {
   // NOTE: two buffers suffice: a peer writes one again only after the cluster barrier in between,
   // at which we arrive after reading it.
   MI300_DEVICE void finish(u32 group, Terms terms) {
-    const u32 quads = rows_ / 4 * args_.m, first = part_ * args_.share;
-    const Float4* from = received_ + parity_ * args_.splits * args_.share;
+    const SkinnyGemmArgs& args = *read_again(&args_);
+    const u32 quads = rows_ / 4 * args.m, first = part_ * args.share;
+    const Float4* from = received_ + parity_ * args.splits * args.share;
 #pragma unroll 1
-    for (u32 i = thread_index(); i < args_.share && first + i < quads; i += threads_) {
+    for (u32 i = thread_index(); i < args.share && first + i < quads; i += threads_) {
       Float4 sum = from[i];
-      for (u32 part = 1; part < args_.splits; ++part) sum += from[part * args_.share + i];
+      for (u32 part = 1; part < args.splits; ++part) sum += from[part * args.share + i];
       if (i != thread_index()) terms = quad_terms(group, first + i);
       write_quad(group, first + i, sum, terms);
     }
@@ -232,14 +256,16 @@ class SkinnyGemm {
 
   // The terms of the first quad that this thread finishes of a group.
   MI300_DEVICE Terms first_terms(u32 group) {
-    if (group >= args_.row_groups || args_.partial != nullptr) return Terms{};
-    return quad_terms(group, (is_cluster_ ? part_ * args_.share : 0) + thread_index());
+    const SkinnyGemmArgs& args = *read_again(&args_);
+    return quad_terms(group, (is_cluster_ ? part_ * args.share : 0) + thread_index());
   }
 
   MI300_DEVICE Terms quad_terms(u32 group, u32 quad) {
-    const u32 column = divide_by(quad, args_.quads_inverse);
-    if (column >= args_.m) return Terms{};
-    return load_terms(args_, scale_, column, quad_row(group, quad, column));
+    const SkinnyGemmArgs& args = *read_again(&args_);
+    const u32 column = divide_by(quad, args.quads_inverse);
+    if (column >= args.m) return Terms{};
+    // The set anew: what it has for the results would else take registers all the time.
+    return load_terms(args, pick_set(args, opaque(set_)), column, quad_row(group, quad, column));
   }
 
   MI300_DEVICE u32 quad_row(u32 group, u32 quad, u32 column) const {
@@ -247,18 +273,19 @@ class SkinnyGemm {
   }
 
   MI300_DEVICE void write_quad(u32 group, u32 quad, Float4 sum, const Terms& terms) {
-    const u32 column = divide_by(quad, args_.quads_inverse);
+    const SkinnyGemmArgs& args = *read_again(&args_);
+    const u32 column = divide_by(quad, args.quads_inverse);
     const u32 row = quad_row(group, quad, column);
-    if (row < args_.n) write_results(args_, terms, column, row, sum);
+    const GemmSet set = pick_set(args, opaque(set_));
+    if (row < set.n) write_results(args, set, terms, column, row, sum);
   }
 
   const SkinnyGemmArgs& args_;
   const u32 threads_, wave_;
-  u32 part_, k_wave_, row_wave_, rows_, first_stage_, limit_, iterations_, lds_rows_, parity_ = 0;
+  u32 set_, part_, k_wave_, row_wave_, rows_, first_stage_, limit_, iterations_, lds_rows_, parity_ = 0;
   U32x4 *ring_, *activations_;
   float* sums_;
   Float4* received_;
-  float scale_ = 1;
   bool is_cluster_;
 };
 
@@ -267,23 +294,21 @@ constexpr u32 max_threads(u32 columns, u32 tiles) {
   return kWaveSize == 64 || tiles > 1 || columns > 32 ? 256 : 512;
 }
 
+#if defined(__AMDGCN__)
 template <Dtype kType, u32 kColumns, u32 kTiles>
 MI300_DEVICE void run_dense(const SkinnyGemmArgs& args, U32x4* lds) {
   constexpr u32 kGroups = (kColumns + kDenseColumns - 1) / kDenseColumns;
-  using Stream = WeightStream<kTiles, kHasAsyncCopy ? kDenseRingDepth : kStreamDepth>;
-  SkinnyGemm<DenseForm<kType>, Stream, u8, true, kGroups, kTiles>(args, lds).run();
+  SkinnyGemm<DenseForm<kType>, WeightStream<kTiles>, u8, true, kGroups, kTiles>(args, lds).run();
 }
 
-#if defined(__AMDGCN__)
 template <u32 kTiles>
 MI300_DEVICE void run_sparse(const SkinnyGemmArgs& args, U32x4* lds) {
-  using Stream = WeightStream<kTiles, kStreamDepth>;
-  SkinnyGemm<SparseForm, Stream, u8, true, 1, kTiles>(args, lds).run();
+  SkinnyGemm<SparseForm, WeightStream<kTiles>, u8, true, 1, kTiles>(args, lds).run();
 }
 #else
 template <Dtype kType, u32 kColumns, u32 kTiles>
 MI300_DEVICE void run_wave_group(const SkinnyGemmArgs& args, U32x4* lds) {
-  using Stream = WeightStream<kTiles, kStreamDepth>;
+  using Stream = GroupStream<kColumns / 8, kTiles>;
   SkinnyGemm<WaveGroupForm<kType, kColumns / 8>, Stream, u8, true, kColumns / 8, kTiles>(args, lds)
       .run();
 }

@@ -27,16 +27,17 @@ class RingStream {
   static constexpr u32 kRoles = 2;
   static constexpr u32 kSlotWords = kStageSteps * kRowLoads * kWaveSize;  // 16-byte words
   static constexpr u32 kLdsWords = kRingSlots * kSlotWords + 1;           // and the counters
+  static constexpr bool kBringsActivations = false;
+  static MI300_DEVICE u32 lds_words(const SkinnyGemmArgs& args) { return args.waves * kLdsWords; }
 
-  MI300_DEVICE RingStream(const SkinnyGemmArgs& args, const StreamPlace& place, U32x4* ring)
-      : source_(args, place, ring),
-        slots_(ring + lane_index()),
-        filled_((u32*)(ring + kRingSlots * kSlotWords)),
+  MI300_DEVICE RingStream(const SkinnyGemmArgs& args, const StreamPlace& place, U32x4* lds)
+      : source_(args, place, lds),
+        slots_(lds + place.wave * kLdsWords + lane_index()),
+        filled_((u32*)(lds + place.wave * kLdsWords + kRingSlots * kSlotWords)),
         emptied_(filled_ + 1),
         is_producer_(wave_index() >= args.waves) {}
 
   MI300_DEVICE bool is_consumer() const { return !is_producer_; }
-  MI300_DEVICE void prefetch() {}
 
   // NOTE: the barrier after the activations are filled in comes before the first use of the ring.
   MI300_DEVICE void open() {
@@ -77,7 +78,7 @@ class RingStream {
     return stage;
   }
 
-  WeightStream<1, kStreamDepth> source_;
+  WeightStream<1> source_;
   U32x4* slots_;
   u32 *filled_, *emptied_;
   const bool is_producer_;

@@ -2,7 +2,7 @@
 //
 // A wave takes kTiles row tiles of 16 rows; one iteration is a stage, 128 bytes of k of these rows.
 // The waves that share the rows deal the stages of their part of k out in turn. A lane reads only
-// what it copied itself, so there is no synchronisation between lanes and nothing to race on.
+// what it loaded itself, so there is no synchronisation between lanes and nothing to race on.
 #pragma once
 
 #include <mi300/matrix.h>
@@ -10,9 +10,16 @@
 
 namespace mi300 {
 
+// Stages of a wave under way at a time where they are kept in registers (gfx942).
+constexpr u32 kStreamDepth = 4;
 
 // Which weights this wave reads.
 struct StreamPlace {
+  const char* weight;
+  const char* activation;
+  i64 weight_stride;
+  u32 n;
+  u32 row_groups;
   u32 first_row;      // of the wave's rows within a row group
   u32 group_rows;     // weight rows of a row group
   u32 part_stage;     // first stage of the part of k
@@ -21,17 +28,19 @@ struct StreamPlace {
   u32 limit;          // bytes of k at which this part ends
   u32 first_group;    // row group
   u32 group_step;
+  u32 wave;           // of the workgroup, or of the waves of its kind
+  u32 row_wave;       // this wave among those that have the same k
 };
 
 template <u32 kTiles>
-MI300_DEVICE void row_pointers(const SkinnyGemmArgs& args, const StreamPlace& place, u32 group,
+MI300_DEVICE void row_pointers(const StreamPlace& place, u32 group,
                                const char* (&rows)[kTiles][kRowLoads]) {
   for (u32 tile = 0; tile < kTiles; ++tile) {
     for (u32 i = 0; i < kRowLoads; ++i) {
       u32 row = group * place.group_rows + place.first_row + tile * kTileRows + i * 8 + lane_row();
       // Rows past the end read the last one; their results are dropped.
-      row = row < args.n ? row : args.n - 1;
-      rows[tile][i] = (const char*)args.weight + (i64)row * args.weight_stride + lane_quarter() * 16;
+      row = row < place.n ? row : place.n - 1;
+      rows[tile][i] = place.weight + (i64)row * place.weight_stride + lane_quarter() * 16;
     }
   }
 }
@@ -52,16 +61,15 @@ template <class Unit, u32 kTiles>
 class GatherStream {
  public:
   static constexpr u32 kRoles = 1;  // kinds of waves
-  static constexpr u32 kLdsWords = 0;
+  static constexpr bool kBringsActivations = false;
+  static MI300_DEVICE u32 lds_words(const SkinnyGemmArgs&) { return 0; }
 
-  MI300_DEVICE GatherStream(const SkinnyGemmArgs& args, const StreamPlace& place, U32x4*)
-      : args_(args), place_(place) {}
+  MI300_DEVICE GatherStream(const SkinnyGemmArgs&, const StreamPlace& place, U32x4*) : place_(place) {}
   MI300_DEVICE bool is_consumer() const { return true; }
-  MI300_DEVICE void prefetch() {}
   MI300_DEVICE void open() {}
 
   MI300_DEVICE void begin(u32 group, u32 first, u32) {
-    row_pointers<kTiles>(args_, place_, group, rows_);
+    row_pointers<kTiles>(place_, group, rows_);
     first_ = first;
   }
 
@@ -85,7 +93,6 @@ class GatherStream {
   }
 
  private:
-  const SkinnyGemmArgs& args_;
   const StreamPlace place_;
   const char* rows_[kTiles][kRowLoads];
   u32 first_ = 0;
@@ -94,21 +101,21 @@ class GatherStream {
 #if defined(__AMDGCN__)
 
 // Loads straight into registers, kDepth stages ahead; other waves of the CU cover the ends of a run.
-template <u32 kTiles, u32 kDepth>
+template <u32 kTiles>
 class WeightStream {
  public:
+  static constexpr u32 kDepth = kStreamDepth;
   static constexpr u32 kRoles = 1;  // kinds of waves
-  static constexpr u32 kLdsWords = 0;
+  static constexpr bool kBringsActivations = false;
+  static MI300_DEVICE u32 lds_words(const SkinnyGemmArgs&) { return 0; }
 
-  MI300_DEVICE WeightStream(const SkinnyGemmArgs& args, const StreamPlace& place, U32x4*)
-      : args_(args), place_(place) {}
+  MI300_DEVICE WeightStream(const SkinnyGemmArgs&, const StreamPlace& place, U32x4*) : place_(place) {}
   MI300_DEVICE bool is_consumer() const { return true; }
-  MI300_DEVICE void prefetch() {}
   MI300_DEVICE void open() {}
 
   // Starts the loads of iterations `first` on; `count` of them belong to this run.
   MI300_DEVICE void begin(u32 group, u32 first, u32 count) {
-    row_pointers<kTiles>(args_, place_, group, rows_);
+    row_pointers<kTiles>(place_, group, rows_);
     first_ = first;
     if (count < kDepth) return;
 #pragma unroll
@@ -189,113 +196,10 @@ class WeightStream {
     body(ring_[slot], i);
   }
 
-  const SkinnyGemmArgs& args_;
   const StreamPlace place_;
   const char* rows_[kTiles][kRowLoads];
   StageWords<kTiles> ring_[kDepth];
   u32 first_ = 0;
-};
-
-#else
-
-// Asynchronous copies into a ring of LDS that belongs to the lane; it stays full across row groups.
-template <u32 kTiles, u32 kDepth>
-class WeightStream {
- public:
-  static constexpr u32 kStageWords = kTiles * kStageSteps * kRowLoads * kWaveSize;
-  static constexpr u32 kRoles = 1;  // kinds of waves
-  static constexpr u32 kLdsWords = kDepth * kStageWords;  // 16-byte words of a wave
-
-  MI300_DEVICE WeightStream(const SkinnyGemmArgs& args, const StreamPlace& place, U32x4* ring)
-      : args_(args), place_(place), ring_(ring + lane_index()), group_(place.first_group) {
-    iterations_ = (args.split_stages + args.k_waves - 1) / args.k_waves;
-    row_pointers<kTiles>(args_, place_, min_group(), rows_);
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy_));
-  }
-
-  // Brings the lane's first stages into the L2 cache; a lane of each quarter takes one.
-  MI300_DEVICE bool is_consumer() const { return true; }
-  MI300_DEVICE void prefetch() {
-    u32 stage = place_.part_stage + place_.k_wave + lane_quarter() * place_.k_waves;
-    if (lane_quarter() >= iterations_ || stage * kStageBytes >= place_.limit) return;
-    for (u32 tile = 0; tile < kTiles; ++tile) {
-      for (u32 row = 0; row < kRowLoads; ++row) {
-        const char* line = rows_[tile][row] + stage * kStageBytes - lane_quarter() * 16;
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
-      }
-    }
-  }
-
-  MI300_DEVICE void open() {
-    for (u32 i = 0; i < kDepth - 1; ++i) issue();
-  }
-
-  MI300_DEVICE void begin(u32, u32, u32) {}
-
-  template <class Body>
-  MI300_DEVICE void run(u32 count, const Body& body) {
-#pragma unroll 1
-    for (u32 i = 0; i < count; ++i) {
-      wait_copies<kDepth - 2>();
-      StageWords<kTiles> stage;
-      const U32x4* slot = ring_ + read_ * kStageWords;
-      for (u32 tile = 0; tile < kTiles; ++tile) {
-        for (u32 step = 0; step < kStageSteps; ++step) {
-          for (u32 row = 0; row < kRowLoads; ++row) {
-            stage.words[tile][step][row] = slot[index(tile, step, row)];
-          }
-        }
-      }
-      read_ = read_ + 1 == kDepth ? 0 : read_ + 1;
-      issue();  // into the slot that the iteration before has used up
-      body(stage, i);
-    }
-  }
-
- private:
-  static MI300_DEVICE constexpr u32 index(u32 tile, u32 step, u32 row) {
-    return ((tile * kStageSteps + step) * kRowLoads + row) * kWaveSize;
-  }
-  MI300_DEVICE u32 min_group() const { return group_ < args_.row_groups ? group_ : 0; }
-
-  MI300_DEVICE void copy(U32x4* slot, const char* from, u32 bytes) {
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(
-                     lds_address(slot)),
-                 "l"(from), "r"(bytes), "l"(policy_)
-                 : "memory");
-  }
-
-  // Starts the copies of the next stage; past the last one it only closes an empty batch.
-  MI300_DEVICE void issue() {
-    if (group_ < args_.row_groups) {
-      U32x4* slot = ring_ + write_ * kStageWords;
-      u32 offset = (place_.part_stage + place_.k_wave + iteration_ * place_.k_waves) * kStageBytes;
-      for (u32 step = 0; step < kStageSteps; ++step) {
-        u32 at = offset + step * kStepBytes;
-        bool is_valid = at + lane_quarter() * 16 < place_.limit;
-        for (u32 tile = 0; tile < kTiles; ++tile) {
-          for (u32 row = 0; row < kRowLoads; ++row) {
-            copy(slot + index(tile, step, row), rows_[tile][row] + (is_valid ? at : 0),
-                 is_valid ? 16 : 0);
-          }
-        }
-      }
-      if (++iteration_ == iterations_) {
-        iteration_ = 0;
-        group_ += place_.group_step;
-        if (group_ < args_.row_groups) row_pointers<kTiles>(args_, place_, group_, rows_);
-      }
-    }
-    write_ = write_ + 1 == kDepth ? 0 : write_ + 1;
-    commit_copies();
-  }
-
-  const SkinnyGemmArgs& args_;
-  const StreamPlace place_;
-  U32x4* ring_;
-  const char* rows_[kTiles][kRowLoads];
-  u64 policy_;
-  u32 group_, iteration_ = 0, iterations_, read_ = 0, write_ = 0;
 };
 
 #endif
