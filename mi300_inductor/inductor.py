@@ -162,8 +162,10 @@ def compile_module(
 ) -> Any:
     """Inductor's `compile_fx` with our inner compiler.
 
-    AOTAutograd's own cache is off: on a hit there nothing below it runs, so neither the report nor
-    the contracts could be had. Inductor's FX graph cache, which holds the expensive part, is on.
+    AOTAutograd's own cache is off: on a hit it loads the compiled graph by itself. Our inner
+    compiler is not called, and what it returns does not name the key of the FX graph, under which
+    the report is kept, so that neither the report nor the contracts nor a check of numerics could
+    be had. Inductor's FX graph cache, which holds the expensive part, is on.
     """
     compile_fx = _private("torch._inductor.compile_fx", "compile_fx")
     functorch = _private("torch._functorch", "config")

@@ -13,6 +13,7 @@ because it is the reason the user gets.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -93,6 +94,11 @@ class Spelling:
     variables: Mapping[Term, str]
     roles: Mapping[str, Term]
 
+    @functools.cached_property
+    def _needs(self) -> set[str]:
+        """Operations that must be among the operands of the root: rules out most terms at once."""
+        return {a.op for a in self.root.args if a not in self.variables and not a.is_const}
+
     @property
     def key(self) -> str:
         """Equal for spellings that compile to the same pattern."""
@@ -105,6 +111,8 @@ class Spelling:
 
     def match(self, term: Term, failures: list[Failure] | None = None) -> Match | None:
         """Matches the spelling with its root at `term`; notes each failure in `failures`."""
+        if failures is None and not self._needs <= {strip(operand).op for operand in term.args}:
+            return None
         start = Match(self, term)
         for match in _match(self, self.root, term, start, failures):
             return match

@@ -12,6 +12,7 @@ once more. `held_dtype` adds this up.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -69,6 +70,11 @@ class Term:
         assert self.origin is not None
         return self.origin
 
+    @functools.cached_property
+    def is_static(self) -> bool:
+        """Whether all sizes are known while compiling."""
+        return all(isinstance(dim, int) for dim in self.shape)
+
     @property
     def is_const(self) -> bool:
         """Whether this is a number known while compiling."""
@@ -89,6 +95,8 @@ def same_dim(a: Dim, b: Dim) -> bool:
 
 def same_shape(a: Sequence[Dim], b: Sequence[Dim]) -> bool:
     """`same_dim` for whole shapes."""
+    if a is b:
+        return True
     return len(a) == len(b) and all(same_dim(x, y) for x, y in zip(a, b, strict=True))
 
 
@@ -172,9 +180,14 @@ def operand_classes(operand: Term, result: Term) -> frozenset[str]:
     `row` is one value per row (`[..., 1]`), `column` one per element of the last dimension
     (`[hidden]`). A size-1 dimension can make several of them true.
     """
-    shape, out = operand.shape, result.shape
     if operand.is_const:
         return frozenset({"scalar"})
+    if operand.is_static and result.is_static:
+        return _static_classes(operand.shape, result.shape)
+    return _classes(operand.shape, result.shape)
+
+
+def _classes(shape: tuple[Dim, ...], out: tuple[Dim, ...]) -> frozenset[str]:
     classes = set()
     if same_shape(shape, out):
         classes.add("full")
@@ -187,3 +200,7 @@ def operand_classes(operand: Term, result: Term) -> frozenset[str]:
         if all(same_dim(dim, 1) for dim in shape[:-1]):
             classes.add("column")
     return frozenset(classes)
+
+
+# The matcher asks this most, and a model has few different shapes.
+_static_classes = functools.lru_cache(4096)(_classes)

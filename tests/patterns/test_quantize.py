@@ -260,6 +260,24 @@ def per_tensor_reciprocal(y, q, top):
     return (y.float() * s).clamp(-top, top).to(q), s.reciprocal()
 
 
+def torchao_per_row(y, q, top):
+    """torchao's `_choose_scale_float8` and `_quantize_affine_float8`, a scale for each row."""
+    amax = y.view(y.shape[0], y.shape[1]).abs().amax(dim=[1], keepdim=True)
+    scale = (torch.clamp(amax, min=1e-5, max=None) / top).reshape([y.shape[0], 1])
+    scale = scale.to(dtype=torch.float32)
+    scaled = y.to(torch.float32) / scale
+    return scaled.clamp(min=-top, max=top).to(q), scale
+
+
+def torchao_per_tensor(y, q, top):
+    """The same with one scale for all."""
+    scale = (y.abs().amax(dim=[0, 1], keepdim=True) / top).to(dtype=torch.float32)
+    return (y.to(torch.float32) / scale).clamp(min=-top, max=top).to(q), scale
+
+
+# Compute the scale in the dtype of y, which no kernel of ours does in halves: fuse in fp32 only.
+ONLY_IN_FP32 = (torchao_per_row, torchao_per_tensor)
+
 DYNAMIC = (
     per_token,
     per_token_by_max,
@@ -278,8 +296,14 @@ DYNAMIC = (
 )
 
 
-@pytest.mark.parametrize(("dtype", "q_dtype"), PAIRS[2:], ids=str)
-@pytest.mark.parametrize("spelling", DYNAMIC, ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    ("spelling", "dtype", "q_dtype"),
+    [
+        *((f, dtype, q_dtype) for f in DYNAMIC for dtype, q_dtype in PAIRS[2:]),
+        *((f, F32, q_dtype) for f in ONLY_IN_FP32 for q_dtype in LARGEST),
+    ],
+    ids=lambda v: getattr(v, "__name__", str(v)),
+)
 def test_every_dynamic_spelling_fuses_once(spelling, dtype, q_dtype):
     def model(x, w):
         return spelling(norm(x, w), q_dtype, LARGEST[q_dtype])

@@ -84,6 +84,22 @@ def by_vector_norm(x, w, eps):
     return w * (h * torch.rsqrt(mean + eps)).to(x.dtype)
 
 
+def by_torch_norm(x, w, eps):
+    h = x.float()
+    mean = torch.norm(h, 2, -1, True) ** 2 * (1.0 / x.shape[-1])
+    return w * (h * torch.rsqrt(mean + eps)).to(x.dtype)
+
+
+def promoted_by_rstd(x, w, eps):
+    rstd = torch.rsqrt(x.to(torch.float32).pow(2).mean(-1, keepdim=True) + eps)
+    return w * (x * rstd).to(w.dtype)
+
+
+def root_then_reciprocal(x, w, eps):
+    h = x.float()
+    return w * (h * (eps + torch.square(h).mean(-1, keepdim=True)).sqrt().reciprocal()).to(x.dtype)
+
+
 def no_keepdim(x, w, eps):
     h = x.float()
     rstd = torch.rsqrt(h.pow(2).mean(-1) + eps)
@@ -110,6 +126,9 @@ SPELLINGS = (
     power_minus_half,
     divided_by_sqrt,
     by_vector_norm,
+    by_torch_norm,
+    promoted_by_rstd,
+    root_then_reciprocal,
     no_keepdim,
     per_head,
 )

@@ -1,0 +1,144 @@
+"""From the hint alone: each of these models misses a fusion, and the same model mended gets it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+
+from .engine import BF16, E4M3FN, check_same, fresh, run
+
+ROWS, HIDDEN = 12, 64
+
+
+def norm(x, w, eps=1e-6):
+    h = x.float()
+    return w * (h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype)
+
+
+def quant(y, s):
+    return (y.float() / s).clamp(-448, 448).to(E4M3FN)
+
+
+def rstd_of(h):
+    return torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6)
+
+
+def eps_as_a_tensor(x, w, s, is_mended):
+    return norm(x, w, 1e-6 if is_mended else s)
+
+
+def dimension_0(x, w, s, is_mended):
+    h = x.float()
+    dim = -1 if is_mended else 0
+    return h * torch.rsqrt(h.pow(2).mean(dim, keepdim=True) + 1e-6) * w.float()
+
+
+def no_mean(x, w, s, is_mended):
+    squares = x.float().pow(2)
+    mean = squares.mean(-1, keepdim=True) if is_mended else squares.sum(-1, keepdim=True)
+    return (x.float() * torch.rsqrt(mean + 1e-6)).to(x.dtype) * w
+
+
+def squares_in_half(x, w, s, is_mended):
+    h = x.float() if is_mended else x
+    return (h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype) * w
+
+
+def eps_behind_the_root(x, w, s, is_mended):
+    h = x.float()
+    mean = h.pow(2).mean(-1, keepdim=True)
+    root = (mean + 1e-6).sqrt() if is_mended else mean.sqrt() + 1e-6
+    return (h / root).to(x.dtype) * w
+
+
+def rstd_used_twice(x, w, s, is_mended):
+    h = x.float()
+    rstd = rstd_of(h)
+    y = w * (h * rstd).to(x.dtype)
+    return y, (y if is_mended else rstd) * 2
+
+
+def rstd_returned(x, w, s, is_mended):
+    h = x.float()
+    rstd = rstd_of(h)
+    y = w * (h * rstd).to(x.dtype)
+    return (y,) if is_mended else (y, rstd)
+
+
+def scale_in_half(x, w, s, is_mended):
+    y = norm(x, w)
+    amax = y.abs().amax(-1, keepdim=True)
+    return quant(y, (amax.float() if is_mended else amax) / 448)
+
+
+def scale_of_the_input(x, w, s, is_mended):
+    y = norm(x, w)
+    return quant(y, (y if is_mended else x).abs().amax(-1, keepdim=True).float() / 448)
+
+
+def rounded_on_the_way(x, w, s, is_mended):
+    scaled = norm(x, w).float() / s
+    return (scaled if is_mended else scaled.to(BF16)).to(E4M3FN)
+
+
+def divided_in_half(x, w, s, is_mended):
+    y = norm(x, w)
+    return ((y.float() if is_mended else y) / s[0]).clamp(-448, 448).to(E4M3FN)
+
+
+def two_clamps(x, w, s, is_mended):
+    y = norm(x, w)
+    return quant(y, s), (y.float() / (s * 2)).clamp(-448, 448 if is_mended else 100).to(E4M3FN)
+
+
+def sigmoid_in_half(x, w, s, is_mended):
+    act = functional.silu(x) if is_mended else x / (1 + torch.exp(-x))
+    return act * x.flip(0)
+
+
+def up_of_another_shape(x, w, s, is_mended):
+    return functional.silu(x) * (x.flip(0) if is_mended else x[:, :1])
+
+
+def stored_by_columns(x, w, s, is_mended):
+    weight = x.new_ones(HIDDEN, HIDDEN).tril()
+    return x @ (weight.t() if is_mended else weight)
+
+
+MISSES = [
+    (eps_as_a_tensor, "rms_norm", "constant eps"),
+    (dimension_0, "rms_norm", "the normalised values are the last dimension: mean(-1, keepdim"),
+    (no_mean, "rms_norm", "Use mean(-1, keepdim=True)"),
+    (squares_in_half, "rms_norm", "Convert x with .float() before squaring it"),
+    (eps_behind_the_root, "rms_norm", "Add eps to the mean inside the root"),
+    (rstd_used_twice, "rms_norm", "Use the input or the result of the fused part there instead"),
+    (rstd_returned, "rms_norm", "Do not return this value"),
+    (scale_in_half, "rms_norm_quant", "Convert amax with .float() before dividing"),
+    (scale_of_the_input, "rms_norm_quant", "from the value that is quantised"),
+    (rounded_on_the_way, "rms_norm_quant", "Convert to FP8 directly from the dtype"),
+    (divided_in_half, "rms_norm_quant", "Divide in float32: y.float() / scale"),
+    (two_clamps, "rms_norm_quant", "Quantise the value in one way everywhere"),
+    (sigmoid_in_half, "silu_mul", "Use torch.nn.functional.silu"),
+    (up_of_another_shape, "silu_mul", "gate and up of one shape"),
+    (stored_by_columns, "skinny_gemm", "Store the weight as [n, k] and pass its transpose"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "hint"), MISSES, ids=lambda v: getattr(v, "__name__", "")
+)
+def test_a_model_changed_as_the_hint_says_gets_the_fusion(model, kind, hint):
+    def inputs():
+        return fresh(ROWS, HIDDEN), fresh(HIDDEN), torch.rand(1) + 0.5
+
+    broken = run(lambda x, w, s: model(x, w, s, False), *inputs())
+    missed = [rejection for rejection in broken.rejected if rejection.kind == kind]
+    assert missed and hint in missed[0].hint, broken.rejected
+    assert "test_hints.py:" in missed[0].source
+    mended = run(lambda x, w, s: model(x, w, s, True), *inputs())
+    assert mended.counts[kind] > broken.counts[kind] or kind == "rms_norm_quant"
+    assert kind in mended.counts and not mended.rejected, mended.reasons
+    if kind != "skinny_gemm":
+        check_same(broken.got, broken.want)
+        check_same(mended.got, mended.want)
