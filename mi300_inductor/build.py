@@ -16,7 +16,7 @@ Instruction sets: the CPU library exists once per level of `LEVELS`; a process b
 the library of the highest level that its CPU has and that PyTorch itself uses there (so PyTorch's
 own `ATEN_CPU_CAPABILITY` lowers both). All files of a library are compiled with the same flags,
 hence no symbol of one level can be linked into another. Code reads the compiler's own macros
-(`__AVX2__`, `__AVX512F__`, `__AVX512BF16__`, `__AMX_BF16__`); at::vec follows `CPU_CAPABILITY`.
+(`__AVX2__`, `__AVX512F__`, `__AVX512VBMI__`, `__AMX_BF16__`); at::vec follows `CPU_CAPABILITY`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _AVX512 = ("-mavx2", "-mfma", "-mf16c", "-mavx512f", "-mavx512bw", "-mavx512vl",
 )
 _AVX2_CPU = frozenset({"avx2", "fma", "f16c"})
 _AVX512_CPU = _AVX2_CPU | {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
-_BF16_CPU = _AVX512_CPU | {"avx512_bf16"}
+_VBMI_CPU = _AVX512_CPU | {"avx512vbmi"}
 
 # From low to high; the flag names of the CPU are those of /proc/cpuinfo.
 LEVELS: dict[str, Level] = {
@@ -76,10 +76,10 @@ LEVELS: dict[str, Level] = {
     ),
     "avx2": Level(_AVX2, _AVX2_CPU, "AVX2"),
     "avx512": Level(_AVX512, _AVX512_CPU, "AVX512"),
-    "avx512_bf16": Level((*_AVX512, "-mavx512bf16"), _BF16_CPU, "AVX512"),
+    "avx512_vbmi": Level((*_AVX512, "-mavx512vbmi"), _VBMI_CPU, "AVX512"),
     "amx": Level(
-        (*_AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
-        _BF16_CPU | {"amx_tile", "amx_bf16"},
+        (*_AVX512, "-mavx512vbmi", "-mamx-tile", "-mamx-bf16"),
+        _VBMI_CPU | {"amx_tile", "amx_bf16"},
         "AVX512",
     ),
 }

@@ -1,12 +1,13 @@
 // Decode and prefill matmul for the CPU: the operator, its checks and its threads.
 //
 // Bound: at few rows the weights' bytes from memory, each read once; from about 8 rows on the
-// float32 multiply-adds (see skinny_gemm_columns.h).
+// float32 multiply-adds (see skinny_gemm_few.h and skinny_gemm_many.h).
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
-#include "skinny_gemm_columns.h"
+#include "skinny_gemm_few.h"
+#include "skinny_gemm_many.h"
 
 namespace mi300 {
 namespace {
@@ -21,6 +22,17 @@ constexpr int64_t kPackedRows = 256;
 // Multiply-adds below which another thread costs more than it saves.
 constexpr int64_t kWorkGrain = 1 << 18;
 
+template <typename Form>
+void run_form(const GemmProblem& problem, Range rows, const float* packed, int64_t step) {
+  const int64_t steps = (problem.n + step - 1) / step;
+  const int64_t step_work = step * std::max<int64_t>(problem.k * (rows.end - rows.begin), 1);
+  at::parallel_for(0, steps, std::max<int64_t>(1, kWorkGrain / step_work),
+                   [&](int64_t begin, int64_t end) {
+                     const Range columns = {begin * step, std::min(end * step, problem.n)};
+                     Form(problem, rows, packed).run(columns);
+                   });
+}
+
 void run(const GemmProblem& problem) {
   const int64_t stride = packed_stride(problem);
   const int64_t most_rows = std::min(kPackedRows, problem.m);
@@ -28,18 +40,18 @@ void run(const GemmProblem& problem) {
   float* packed = scratch.floats(most_rows * stride);
   const int64_t row_work = std::max<int64_t>(problem.k, 1);
   for (int64_t row = 0; row < problem.m; row += kPackedRows) {
-    const int64_t rows = std::min(kPackedRows, problem.m - row);
-    at::parallel_for(0, rows, std::max<int64_t>(1, kWorkGrain / 4 / row_work),
+    const Range rows = {row, std::min(row + kPackedRows, problem.m)};
+    at::parallel_for(0, rows.end - rows.begin, std::max<int64_t>(1, kWorkGrain / 4 / row_work),
                      [&](int64_t begin, int64_t end) {
                        pack_rows(problem, row + begin, row + end, packed + begin * stride);
                      });
-    const int64_t panels = (problem.n + kPanel - 1) / kPanel;
-    const int64_t panel_work = kPanel * row_work * std::max<int64_t>(rows, 4);
-    at::parallel_for(0, panels, std::max<int64_t>(1, kWorkGrain / panel_work),
-                     [&](int64_t begin, int64_t end) {
-                       const int64_t last = std::min(end * kPanel, problem.n);
-                       run_columns(problem, {begin * kPanel, last}, {row, row + rows}, packed);
-                     });
+    with_operand_type(problem.weight.dtype, [&](auto zero) {
+      if (problem.m <= kFewRows) {
+        run_form<FewRows<decltype(zero)>>(problem, rows, packed, kPanel);
+      } else {
+        run_form<ManyRows<decltype(zero)>>(problem, rows, packed, kLanes);
+      }
+    });
   }
   scratch.trim();
 }

@@ -109,6 +109,15 @@ inline void store_bytes_of(void* p, Bytes v) {
 
 constexpr int64_t kBytes = sizeof(Bytes);
 
+// Maps NaN codes, and no others, to 0xff.
+template <typename T>
+inline Bytes map_nan(Bytes codes) {
+  using Format = Decoded<T>;
+  if constexpr (!Format::kHasFiniteNan) return all_bytes(0);
+  else if constexpr (Format::kNanSet != 0) return or_bits(codes, all_bytes(Format::kNanSet));
+  else return xor_bits(codes, all_bytes(Format::kNanFlip));
+}
+
 // Decodes `n` codes, a multiple of kBytes; returns the largest mapped code.
 template <typename T>
 inline Bytes decode_whole(const uint8_t* codes, int64_t n, c10::Half* out, Bytes largest) {
@@ -120,10 +129,7 @@ inline Bytes decode_whole(const uint8_t* codes, int64_t n, c10::Half* out, Bytes
       store_bytes_of(out + i + half, words);
     }
     if constexpr (Format::kHasFiniteNan) {
-      Bytes mapped = load_bytes(codes + i);
-      if constexpr (Format::kNanSet != 0) mapped = or_bits(mapped, all_bytes(Format::kNanSet));
-      if constexpr (Format::kNanFlip != 0) mapped = xor_bits(mapped, all_bytes(Format::kNanFlip));
-      largest = max_bytes(largest, mapped);
+      largest = max_bytes(largest, map_nan<T>(load_bytes(codes + i)));
     }
   }
   return largest;
@@ -164,6 +170,26 @@ inline void widen(const T* in, int64_t n, int64_t padded, float* out) {
   float rest[kUnit];
   store_pair(rest, load_unit(in + whole, n - whole));
   std::memcpy(out + whole, rest, static_cast<size_t>(padded - whole) * sizeof(float));
+}
+
+// Widens n FP8 codes, at most kWidenedAtOnce, or float elements, with zeros up to `padded`; there
+// must be room for whole units.
+constexpr int64_t kWidenedAtOnce = 512;
+template <typename T>
+inline void widen_any(const T* in, int64_t n, int64_t padded, float* out) {
+  if constexpr (Decoded<T>::kIsFp8) {
+    alignas(64) c10::Half halves[kWidenedAtOnce];
+    decode_codes(in, n, round_up(n, kUnit), halves);
+    widen(halves, round_up(n, kUnit), round_up(n, kUnit), out);
+  } else {
+    widen(in, n, padded, out);
+  }
+}
+
+// Brings a line into the caches; any address will do.
+constexpr int64_t kLineBytes = 64;
+inline void prefetch_line(uintptr_t address) {
+  __builtin_prefetch(reinterpret_cast<const void*>(address));
 }
 
 #if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
