@@ -7,9 +7,8 @@ interpreter and benchmarks see exactly what the operator launches. Every kernel 
 
 Entry points; grid and workgroup are one-dimensional and come from the plan, `lds_bytes` is dynamic:
     skinny_gemm_<fp8|bf16|fp16>_m<16|32|64>_t1           gfx942: dense, up to m rows
-    skinny_gemm_<fp8|bf16|fp16>_m8_t<1|2>                sm_90: dense, t row tiles a wave
     skinny_gemm_<fp8|bf16|fp16>_unaligned                any row alignment and number of bytes of k
-    skinny_gemm_group_<fp8|bf16|fp16>_m<8|..|64>_t<1|2>  sm_90: four waves multiply together
+    skinny_gemm_group_<fp8|bf16|fp16>_m<8|16|32|64>_t1   sm_90: teams of waves, wgmma from LDS
     skinny_gemm_sparse_fp8_m8_t1                         gfx942: 8 rows as 16 sparse ones
     skinny_gemm_ring_fp8_m<8|16>_t1                      gfx942: producer and consumer waves
     skinny_gemm_sum                                      gfx942: adds the parts of k in order
