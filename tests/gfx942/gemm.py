@@ -70,9 +70,10 @@ def prepare_gemm(
     out_dtype: torch.dtype = torch.bfloat16,
     form: Form = Form.ANY,
     count_reads: bool = False,
+    device: Device | None = None,
 ) -> GemmCall:
-    """Operands of `skinny_gemm` on the device, and the problem as the operator describes it."""
-    device = Device()
+    """Operands of `skinny_gemm` on a device, and the problem as the operator describes it."""
+    device = device or Device()
     (m, _), n = a.shape, weight.shape[0]
     weights = upload(device, weight, count_reads=count_reads)
     out = device.output(m * n * out_dtype.itemsize)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mi300_inductor.gemm_plan import Form
 
+from ..cdna3.device import Device
 from ..kernels import reference
 from .gemm import GemmCall, prepare_gemm
 
@@ -33,6 +34,7 @@ class GemmCase:
         pad: Elements between rows of the operands.
         cu_count: Compute units of the device that is planned for.
         special: NaN and infinity among the operands.
+        products: With operands of their own in one launch (`skinny_gemm_list`).
     """
 
     m: int
@@ -48,13 +50,20 @@ class GemmCase:
     pad: int = 0
     cu_count: int = 304
     special: bool = False
+    products: int = 1
 
     @property
     def name(self) -> str:
         """For pytest."""
         dtypes = f"{self.dtype}-{self.out_dtype}".replace("torch.", "")
         scales = "".join("1m"[s] for s in self.scales) if self.dtype == FP8 else ""
-        terms = ["bias" * self.bias, self.addend, "special" * self.special, f"cu{self.cu_count}"]
+        terms = [
+            f"{self.products}x" * (self.products > 1),
+            "bias" * self.bias,
+            self.addend,
+            "special" * self.special,
+            f"cu{self.cu_count}",
+        ]
         parts = [self.form.name.lower(), f"{self.m}x{self.n}x{self.k}", dtypes, scales, *terms]
         return "-".join(part for part in parts if part)
 
@@ -82,10 +91,19 @@ class GemmCase:
             given["addend"] = torch.randn(shape).to(term_dtype)
         return given
 
-    def prepare(self, given: dict[str, Tensor | None], count_reads: bool = False) -> GemmCall:
-        """The call on the device."""
+    def prepare(
+        self,
+        given: dict[str, Tensor | None],
+        count_reads: bool = False,
+        device: Device | None = None,
+    ) -> GemmCall:
+        """The call on a device."""
         return prepare_gemm(
-            **given, out_dtype=self.out_dtype, form=self.form, count_reads=count_reads
+            **given,
+            out_dtype=self.out_dtype,
+            form=self.form,
+            count_reads=count_reads,
+            device=device,
         )
 
 
@@ -124,6 +142,13 @@ def _cases() -> list[GemmCase]:
 
 
 CASES = _cases()
+LISTS = [
+    GemmCase(m, 40, 272, dtype, form, products=products, cu_count=cu_count, bias=products == 3)
+    for dtype in (FP8, BF16, F16)
+    for form in (Form.DENSE, Form.UNALIGNED, *((Form.SPARSE, Form.RING) if dtype == FP8 else ()))
+    for m, products in ((5, 3), (8, 2))
+    for cu_count in (304, 1)
+]
 
 
 def check_product(

@@ -105,20 +105,23 @@ def _row_cases(claim: Claim) -> Iterator[Case]:
 def _gemm_cases(claim: Claim) -> Iterator[GemmCase]:
     is_fp8 = claim.dtype == E4M3FNUZ
     for form in (Form.DENSE, Form.UNALIGNED, *((Form.SPARSE, Form.RING) if is_fp8 else ())):
-        yield GemmCase(5, 40, 272, claim.dtype, form, **dict(claim.forms))  # type: ignore[arg-type]
+        products = 3 if claim.op == "skinny_gemm_list" else 1
+        yield GemmCase(5, 40, 272, claim.dtype, form, products=products, **dict(claim.forms))  # type: ignore[arg-type]
 
 
 def cases_of(claim: Claim) -> list[Case] | list[GemmCase]:
     """The calls that show a claim: with and without y, or with each of the GEMM's kernels."""
-    return [*_gemm_cases(claim)] if claim.op == "skinny_gemm" else [*_row_cases(claim)]
+    return [*_gemm_cases(claim)] if claim.op.startswith("skinny") else [*_row_cases(claim)]
 
 
 def claim_of(case: Case | GemmCase) -> Claim:
     """The claim that a call belongs to; all group sizes that are not named count as 64."""
     if isinstance(case, GemmCase):
-        names = ["bias", "addend", "out_dtype"] + ["scales"] * (case.dtype == E4M3FNUZ)
+        names = ["bias", "out_dtype"] + ["scales"] * (case.dtype == E4M3FNUZ)
+        names += ["addend"] * (case.products == 1)
         forms = {name: getattr(case, name) for name in names}
-        return Claim("skinny_gemm", case.dtype, tuple(sorted(forms.items())))
+        op = "skinny_gemm" if case.products == 1 else "skinny_gemm_list"
+        return Claim(op, case.dtype, tuple(sorted(forms.items())))
     given = {"q_dtype": E4M3FNUZ, "scale_count": 1, "group_size": -1, "scale_form": "amax_div"}
     given |= {**case.change, "packed": case.packed}
     if given["group_size"] not in (-1, 0, 12, 64, 128):
