@@ -160,7 +160,7 @@ def skinny_gemm_list(
 ) -> list[Tensor]:
     """Several `skinny_gemm`s in one call, and where a device can, in one launch.
 
-    The results have the bits of the single calls.
+    The same inputs give the same bits on every run; on a CPU they are those of the single calls.
 
     Args:
         a: Tensors of one shape and dtype, as `a` of `skinny_gemm`; so are the others.

@@ -30,7 +30,8 @@ Matmul (`skinny_gemm`), accumulated in fp32, deterministic:
     with addend: out = round_to(out_dtype, out + addend)
     a is [m, k], weight [n, k] (as nn.Linear stores it), scale_a one value or m, scale_b one value
     or n, bias [n], addend [m, n] or [n]. Scales go with FP8 operands and with no others.
-    `skinny_gemm_list` does several that share m, k and dtypes; its bits are those of single calls.
+    `skinny_gemm_list` does several that share m, k and dtypes; on a GPU their sums over k may be
+    split otherwise than those of single calls.
 
 Static quantisation (`*_quant`): for each scale s of `scales` (one to four fp32 tensors of one
 element) and with all arithmetic in fp32,

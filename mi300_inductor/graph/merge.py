@@ -1,7 +1,7 @@
 """Matmuls that read the same rows, q, k and v or gate and up, become one call with one launch.
 
 A matmul with few rows takes as long as a launch, or as its weights; several in one launch take as
-long as one launch, or as all their weights. The results are those of the single calls, bit for bit.
+long as one launch, or as all their weights.
 """
 
 from __future__ import annotations
