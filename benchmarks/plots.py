@@ -73,6 +73,9 @@ def speedups(result: Result) -> Any:
             if gain is not None:
                 of_rival = series.setdefault(f"{tables.rival_of(rival, line)} over {rival}", {})
                 of_rival.setdefault(label(keys), []).append((int(str(keys["rows"])), gain))
+    # A line needs two points; if there is none at all, points will do.
+    drawn = {title: s for title, s in series.items() if any(len(p) > 1 for p in s.values())}
+    series = dict(sorted((drawn or series).items(), key=lambda item: "eager" in item[0]))
     if not series:
         return None
     names = {name: index for index, name in enumerate({n: 0 for s in series.values() for n in s})}
@@ -92,7 +95,7 @@ def speedups(result: Result) -> Any:
         row_axis(axes, sorted({rows for points in lines.values() for rows, _ in points}))
         axes.axhline(1.0, color="#4d5560", linewidth=1.2, linestyle="--")
         axes.set_title(title, fontsize=11)
-        axes.set_ylim(bottom=min(0.9, axes.get_ylim()[0]))
+        axes.set_ylim(bottom=min(0.9, axes.get_ylim()[0]) if axes.get_ylim()[1] < 3 else 0)
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
     for axes in panels:
         axes.set_visible(False)

@@ -19,6 +19,7 @@ from benchmarks.results import Result
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 README = ROOT / "README.md"
+OPS_ROWS = (1, 8, 32, 256, 2048)
 BLOCK = re.compile(r"(<!-- ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -40,44 +41,52 @@ def model_block(result: Result) -> str:
         if phase != "decode" or not {"eager", ours, theirs} <= line.keys():
             continue
         name = f"{preset}, {tables.counted(layers, 'layer')}, {dtype}"
+        left = tables.norm_share(ours, line)
         times = [line[provider]["us"] / 1e3 for provider in ("eager", theirs, ours)]
         gains = [tables.ratio(times[i] / times[2]) for i in (0, 1)]
         rows.append([name, count, *(tables.number(t) for t in times), *gains])
+        rows[-1] += [] if left is None else [f"{100 * (left - 1):.0f} %"]
     heads = ["one step", "rows", "eager ms", "Inductor ms", "mi300 ms"]
+    heads += ["gain over eager", "over Inductor"]
+    heads += ["norm and activation against eager's kernels"] * (len(rows[0]) > len(heads))
     mode = ours.partition(":")[2]
-    text = tables.github(rows, [*heads, "gain over eager", "over Inductor"])
+    text = tables.github(rows, heads)
     return f"{text}\n\nInductor and mi300 in mode `{mode or 'default'}`, eager without graphs."
 
 
 def ops_block(result: Result) -> str:
-    """The static row operators: ours beside Inductor, and eager where it was measured."""
-    rows = []
+    """The static row operators, ours beside Inductor: one line a width, one column a row count."""
+    cells: dict[tuple[object, object], dict[int, str]] = {}
     for (family, form, hidden, count), line in tables.lines(result):
         if form == "static" and {"op", "inductor"} <= line.keys():
-            what = "add + norm + FP8" if family == "norm" else "SiLU·mul + FP8"
-            times = [line.get(name, {}).get("us") for name in ("eager", "inductor", "op")]
-            gain = tables.ratio(tables.speedup("inductor", line))
-            rows.append([f"{what}, {hidden}", count, *map(tables.number, times), gain])
-    heads = ["operator, width", "rows", "eager us", "Inductor us", "ours us", "over Inductor"]
-    if not any(row[2] for row in rows):
-        rows, heads = ([row[:2] + row[3:] for row in rows], heads[:2] + heads[3:])
+            pair = " / ".join(tables.number(line[name]["us"]) for name in ("op", "inductor"))
+            cells.setdefault((family, hidden), {})[int(str(count))] = pair
+    shown = [count for count in OPS_ROWS if all(count in by_rows for by_rows in cells.values())]
+    names = {"norm": "add + norm + FP8", "silu": "SiLU·mul + FP8"}
+    rows = [
+        [f"{names[str(family)]}, {hidden}", *(by_rows[count] for count in shown)]
+        for (family, hidden), by_rows in cells.items()
+    ]
+    heads = ["ours / Inductor, us", *(tables.counted(count, "row") for count in shown)]
     return tables.github(rows, heads)
 
 
 def gemm_block(result: Result) -> str:
-    """The matmuls: mean gain over the library for each dtype and row count."""
-    gains: dict[tuple[str, int], list[float]] = {}
+    """The matmuls: mean and smallest gain over the library, one column a row count."""
+    gains: dict[str, dict[int, list[float]]] = {}
     for (_, _, _, dtype, count), line in tables.lines(result):
         library = [record["us"] for name, record in line.items() if name.startswith("torch.")]
         if library and "op" in line:
-            gains.setdefault((str(dtype), int(str(count))), []).append(
-                min(library) / line["op"]["us"]
-            )
+            by_rows = gains.setdefault(str(dtype), {})
+            by_rows.setdefault(int(str(count)), []).append(min(library) / line["op"]["us"])
+    counts = list(dict.fromkeys(count for by_rows in gains.values() for count in by_rows))
     rows = [
-        [dtype, count, len(of), tables.ratio(geometric_mean(of)), tables.ratio(min(of))]
-        for (dtype, count), of in gains.items()
+        [f"{dtype}, {len(by_rows[counts[0]])} shapes"]
+        + [f"{geometric_mean(by_rows[c]):.2f}x ({min(by_rows[c]):.2f}x)" for c in counts]
+        for dtype, by_rows in gains.items()
     ]
-    return tables.github(rows, ["skinny matmul", "rows", "shapes", "mean gain", "smallest"])
+    heads = ["gain over the library, mean (smallest)"]
+    return tables.github(rows, heads + [tables.counted(count, "row") for count in counts])
 
 
 Load = Callable[[Path], Result]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from statistics import geometric_mean
+from statistics import fmean, geometric_mean
 from typing import Any
 
 from tabulate import tabulate
@@ -100,6 +100,30 @@ def summary(result: Result) -> list[str]:
     ]
 
 
+def norm_share(name: str, line: Line) -> float | None:
+    """A provider's time in norms and activations over that of eager's kernels, if profiled."""
+    ours, eager = (line.get(n, {}).get("shares") for n in (name, "eager"))
+    if not ours or not eager:
+        return None
+    mine, theirs = (found["norm"] + found["activation"] for found in (ours, eager))
+    return float(mine / theirs)
+
+
+def norm_lines(result: Result) -> list[str]:
+    """What became of eager's time in norms and activations, over all cases that were profiled."""
+    found: dict[str, list[float]] = {}
+    for _, line in lines(result):
+        for name in line:
+            share = norm_share(name, line)
+            if share is not None and name != "eager":
+                found.setdefault(name, []).append(100 * (1 - share))
+    return [
+        f"{name}: norm and activation take {fmean(less):.0f} % less than eager's kernels in the "
+        f"mean, {min(less):.0f} % less at least"
+        for name, less in found.items()
+    ]
+
+
 def shares_table(result: Result) -> str:
     """Microseconds of a step by what its kernels do; empty if nothing was profiled."""
     rows = []
@@ -154,7 +178,8 @@ def markdown(result: Result) -> str:
     if result.benchmark == "compile-time":
         parts.append(compile_table(result))
     elif result.records:
-        parts += ["\n".join(f"- {line}" for line in summary(result)), main_table(result)]
+        found = [*summary(result), *norm_lines(result)]
+        parts += ["\n".join(f"- {line}" for line in found), main_table(result)]
         titled = {"Where the time goes": shares_table(result), "Cost": cost_table(result)}
         if result.benchmark == "model":
             parts += [f"## {title}\n\n{table}" for title, table in titled.items() if table]

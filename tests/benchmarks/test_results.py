@@ -25,8 +25,11 @@ def model_result() -> Result:
     for index, rows in enumerate((1, 8)):
         case = {"preset": "tiny", "layers": 2, "dtype": "fp8", "phase": "decode"}
         samples = {n: Sample(t[index], t[index] - 1, t[index] + 1) for n, t in times.items()}
-        shares = {"eager": dict(zip(("norm", "activation"), (9.0, 1.0), strict=True))}
-        full = {"eager": {**dict.fromkeys(("GEMM", "attention", "rest"), 1.0), **shares["eager"]}}
+        others = dict.fromkeys(("GEMM", "attention", "rest"), 1.0)
+        full = {
+            "eager": {"norm": 9.0, "activation": 1.0, **others},
+            "mi300:reduce-overhead": {"norm": 1.0, "activation": 1.0 + index, **others},
+        }
         compile_s = {"mi300": 3.5, "inductor": 3.25}
         result.add({**case, "tokens": 1, "rows": rows}, samples, shares=full, compile_s=compile_s)
     return result
@@ -88,6 +91,17 @@ def test_the_page_has_every_table_and_every_cell():
     row = next(line for line in page.splitlines() if line.startswith("| tiny"))
     assert head.count("|") == row.count("|")
     assert "peak MB" not in page  # nothing measured it
+
+
+def test_norm_and_activation_are_compared_with_eagers_kernels():
+    found = tables.norm_lines(model_result())
+    assert found == [
+        "mi300:reduce-overhead: norm and activation take 75 % less than eager's kernels in the "
+        "mean, 70 % less at least"
+    ]
+    line = tables.lines(model_result())[1][1]
+    assert tables.norm_share("mi300:reduce-overhead", line) == pytest.approx(0.3)
+    assert tables.norm_share("inductor", line) is None
 
 
 def test_a_dry_run_shows_no_number():
