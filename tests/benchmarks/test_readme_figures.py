@@ -77,3 +77,30 @@ def test_a_sweep_without_its_header_is_refused(tmp_path):
     (tmp_path / "x.json").write_text(json.dumps({"header": "nothing", "rows": []}))
     with pytest.raises(ValueError, match="x.json: header; got 'nothing', expected card"):
         sweeps.load_gemm(tmp_path / "x.json")
+
+
+def last_row(block: str) -> list[str]:
+    return [cell.strip() for cell in block.splitlines()[-1].strip("|").split("|")]
+
+
+def test_operators_have_a_column_for_each_row_count_that_all_have():
+    result = Result("ops", "", {}, "")
+    for family, counts in {"norm": (1, 8, 2048), "silu": (1, 2048)}.items():
+        for count in counts:
+            for form in ("static", "per_token"):
+                case = {"family": family, "form": form, "hidden": 64, "rows": count}
+                times = {"op": 2.0 * count, "inductor": 3.0 * count}
+                result.add(case, {name: Sample(us, us, us) for name, us in times.items()})
+    block = readme.ops_block(result)
+    assert "1 row " in block and "2048 rows" in block and "8 rows" not in block.replace("2048", "")
+    assert last_row(block) == ["SiLU·mul + FP8, 64", "2.00 / 3.00", "4096 / 6144"]
+    assert len(block.splitlines()) == 4
+
+
+def test_matmuls_are_compared_with_the_faster_call_of_the_library():
+    result = Result("gemm", "", {}, "")
+    for n, ours in ((1, 10.0), (2, 5.0)):
+        case = {"shape": f"{n}", "n": n, "k": 1, "dtype": "FP8", "rows": 8}
+        times = {"op": ours, "torch._scaled_mm": 20.0, "torch._scaled_mm fast": 10.0}
+        result.add(case, {name: Sample(us, us, us) for name, us in times.items()})
+    assert last_row(readme.gemm_block(result)) == ["FP8, 2 shapes", "1.41x (1.00x)"]
