@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import benchmarks.__main__ as command_line
-from benchmarks import compile_time, header, html, model, providers
+from benchmarks import compile_time, header, html, model, providers, tables
 from benchmarks.results import Result
 from benchmarks.timing import Ceilings, Unavailable
 
@@ -158,3 +158,22 @@ def test_pictures_on_a_page_keep_their_identifiers_apart(tmp_path):
     found = [html.picture(tmp_path / f"{name}.svg") for name in ("a_x", "a_y")]
     for name, svg in zip(("a_x", "a_y"), found, strict=True):
         assert svg.count(f"{name}-p") == 3 and "xml?" not in svg
+
+
+def test_all_goes_on_after_a_benchmark_that_gives_nothing(tmp_path, monkeypatch):
+    def give(name):
+        def run(options, device, result):
+            if name != "ops":
+                case = dict.fromkeys(tables.KEYS[name], 1)
+                result.records.append({**case, "provider": "mi300", "us": 2.0})
+                result.records[-1].update(cold_s=4.0, warm_s=2.0, pass_s=0.5)
+
+        return run
+
+    for name, module in command_line.BENCHMARKS.items():
+        monkeypatch.setattr(module, "run", give(name))
+    assert run("all", "--json", str(tmp_path)) == 1
+    assert {path.name for path in tmp_path.iterdir()} == {
+        f"{name}.{ending}" for name in command_line.BENCHMARKS for ending in ("json", "md")
+    }
+    assert Result.load(tmp_path / "gemm.json").command == "python -m benchmarks gemm"
