@@ -8,19 +8,25 @@ what `time_model.py` says of the same kernels. `python -m benchmarks.modelled [-
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import sympy
 import torch
 from tabulate import tabulate
+from torch import Tensor
 
+from mi300_inductor import ops
 from mi300_inductor.arch import GFX942, SM90
+from mi300_inductor.cpu_timing import measured_cpu
 from mi300_inductor.graph import select, unfused
 from mi300_inductor.graph.work import MatmulWork, RowWork
-from mi300_inductor.time_model import estimate, total
+from mi300_inductor.measure import compile_alone, time_calls
+from mi300_inductor.time_model import Estimate, estimate, total
 
 RESULTS = Path(__file__).parent / "results"
 FN, BF16 = torch.float8_e4m3fn, torch.bfloat16
@@ -106,7 +112,9 @@ def rows_on_h200() -> Iterator[Line]:
                 yield line("rows", case, kernel, row[kernel], spent, MEASURED)
 
 
-def line(table: str, case: str, kernel: str, measured: float, spent, limit: float) -> Line:
+def line(
+    table: str, case: str, kernel: str, measured: float, spent: Estimate, limit: float
+) -> Line:
     return Line(table, case, kernel, measured, spent.total * 1e6, spent.bound, limit)
 
 
@@ -182,11 +190,65 @@ def published_gemm() -> Iterator[Line]:
             yield line("published", case, name, us, estimate(used, GFX942), PUBLISHED)
 
 
+def on_cpu() -> Iterator[Line]:
+    """This machine's CPU: the constants are measured, then the cases, all in this process."""
+    spec, device = measured_cpu(), torch.device("cpu")
+    for family, rows in itertools.product(("norm", "silu"), (1, 8, 64, 1024)):
+        inputs, operator, chain = row_calls(family, rows, CPU_HIDDEN)
+        module = torch.fx.symbolic_trace(chain)
+        calls = [partial(operator, *inputs), compile_alone(module, inputs)]
+        times = time_calls(calls, device)
+        work = row_work(family, "static", CPU_HIDDEN, rows)
+        kernels = select.row_operator(family, work), unfused.row_kernels(work, on_gpu=False)
+        for name, seconds, used in zip(("ours", "inductor"), times, kernels, strict=True):
+            case = f"{family} static {CPU_HIDDEN} x {rows}"
+            yield line("cpu", case, name, seconds * 1e6, total(used, spec), MEASURED)
+    for operand, m in itertools.product((FN, BF16), (1, 4, 16, 64)):
+        n = k = CPU_HIDDEN
+        one = [torch.ones(1)] * 2 if operand == FN else []
+        a, weight = torch.randn(m, k).to(operand), torch.randn(n, k).to(operand)
+        (seconds,) = time_calls([partial(ops.skinny_gemm, a, weight, *one)], device)
+        kernel = select.matmul_operator("skinny_gemm", matmul_work(m, n, k, operand))
+        case = f"{str(operand).removeprefix('torch.')} {m} x {n} x {k}"
+        yield line("cpu", case, "ours", seconds * 1e6, estimate(kernel, spec), MEASURED)
+
+
+CPU_HIDDEN = 4096
+
+
+def row_calls(
+    family: str, rows: int, hidden: int
+) -> tuple[list[Tensor], Callable[..., object], Callable[..., object]]:
+    """Inputs, the operator and eager's chain, which Inductor compiles."""
+    first, second = torch.randn(2, rows, hidden).to(BF16).unbind()
+    scale = torch.full((1,), 0.05)
+
+    def codes(y: Tensor, scale: Tensor) -> Tensor:
+        return (y.float() / scale).clamp(-448.0, 448.0).to(FN)
+
+    def norm(x: Tensor, r: Tensor, weight: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        h = x + r
+        wide = h.float()
+        y = (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).to(BF16) * weight
+        return codes(y, scale), h
+
+    def silu(gate: Tensor, up: Tensor, scale: Tensor) -> tuple[Tensor]:
+        return (codes(torch.nn.functional.silu(gate) * up, scale),)
+
+    if family == "silu":
+        return [first, second, scale], ops.silu_mul_quant, silu
+    weight = torch.ones(hidden, dtype=BF16)
+    return [first, second, weight, scale], ops.add_rms_norm_quant, norm
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cpu", action="store_true", help="measure this machine's CPU as well")
     parser.add_argument("--out", type=Path, default=RESULTS / "modelled.md")
     arguments = parser.parse_args()
     lines = [*rows_on_h200(), *gemm_on_h200(), *published_rows(), *published_gemm()]
+    if arguments.cpu:
+        lines += on_cpu()
     arguments.out.write_text(report(lines))
     print(summary(lines))
 

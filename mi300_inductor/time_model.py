@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from mi300_inductor.arch import ArchSpec
 from mi300_inductor.cost import Kernel, Sizes, at
 
-# A row may be spread over a cluster from this length on, as long as few clusters share a compute
-# unit; the same rule as choose_spread in csrc/runtime/row_plan.h.
-SPREAD_WIDTH = 8192
-LONG_WIDTH = 16384
+# A row is spread over a cluster up to one row a compute unit, and a workgroup has at least so many
+# of its elements, as usual_cluster in csrc/runtime/row_plan_usual.h; from this length on it shows.
+SPREAD_WIDTH = 4096
+SHARE_WIDTH = 512
 # Workgroups of a generated reduction that one compute unit holds at a time.
-RESIDENT_ROWS = 8
+RESIDENT_ROWS = 12
 
 
 @dataclass(frozen=True)
@@ -129,10 +129,10 @@ def _busy_units(kernel: Kernel, spec: ArchSpec, sizes: Sizes) -> tuple[float, bo
         # A loop over the row: one workgroup keeps little in flight, several make up for it.
         resident = min(rows, float(spec.cu_count * RESIDENT_ROWS))
         return max(1.0, resident) * spec.timing.generated_rows, False
-    if kernel.source == "operator" and width >= SPREAD_WIDTH and spec.max_cluster > 1:
-        places = spec.cu_count * (4 if width >= LONG_WIDTH else 2)
-        if rows * spec.max_cluster <= places:
-            return min(rows * spec.max_cluster, float(spec.cu_count)), True
+    is_spread = kernel.source == "operator" and width >= SPREAD_WIDTH and spec.max_cluster > 1
+    if is_spread and rows <= spec.cu_count:
+        workgroups = min(float(spec.max_cluster), width / SHARE_WIDTH)
+        return min(rows * workgroups, float(spec.cu_count)), True
     return max(1.0, min(rows, float(spec.cu_count))), False
 
 
