@@ -1,18 +1,20 @@
-"""The CPU's operators: ours beside eager and Inductor, and beside the machine's own bandwidth.
+"""The CPU's norm and SiLU operators beside eager and Inductor, and beside the machine's bandwidth.
 
-Norm and SiLU rows: our operator called directly, eager's chain of operators, the chain compiled by
-this backend and by Inductor; `% stream` is the direct call's bytes against a measured copy.
-Skinny matmuls: our operator, PyTorch's `_scaled_mm` (FP8) and bf16 `mm`; `% read` is the weight's
-bytes against a measured read. All providers of a line run in turn, many times; medians count.
-Run as `python -m benchmarks.cpu_ops rows` or `... gemm`, with `--threads 1 2`.
+A line has our operator called directly, eager's chain of operators, and the chain compiled by this
+backend and by Inductor; `% stream` is the direct call's bytes against a measured copy. All four
+take turns, in an order drawn anew for each turn, and medians count. Run as
+`python -m benchmarks.cpu_ops --threads 1 2`; `--out DIR` also writes .json and .md there.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import random
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import median
 
 import torch
@@ -21,6 +23,9 @@ from tabulate import tabulate
 from torch import Tensor
 
 import mi300_inductor.ops  # noqa: F401  (registers the operators)
+from benchmarks.header import processor
+from mi300_inductor import build
+from mi300_inductor.dtype_codes import code
 
 BF16, F32, FN = torch.bfloat16, torch.float32, torch.float8_e4m3fn
 EPS = 1e-6
@@ -71,25 +76,26 @@ def row_cases(rows: int, hidden: int) -> Iterator[RowCase]:
     x, residual = torch.randn(2, rows, hidden).to(BF16).unbind()
     weight, scale = torch.randn(hidden).to(BF16), torch.tensor([0.02])
     gate, up = torch.randn(rows, 2 * hidden).to(BF16).chunk(2, -1)
-    norm = (EPS, 0.0, BF16, BF16)
-    target = (FN, "div", F32, -448.0, 448.0, False)
+    half = code(BF16)
+    norm = (EPS, 0.0, half, half)
+    target = (code(FN), "div", code(F32), -448.0, 448.0, False)
     per_token = (-1, "amax_div", 448.0, 1e-12, 0.0)
 
     def ours_norm(x: Tensor, residual: Tensor, weight: Tensor, scale: Tensor) -> object:
         return OPS.add_rms_norm_quant.default(
-            x, residual, BF16, BF16, weight, *norm, [scale], *target
+            x, residual, half, half, weight, *norm, [scale], *target
         )
 
     def ours_norm_dynamic(x: Tensor, residual: Tensor, weight: Tensor) -> object:
         return OPS.add_rms_norm_quant_dynamic.default(
-            x, residual, BF16, BF16, weight, *norm, *per_token, *target
+            x, residual, half, half, weight, *norm, *per_token, *target
         )
 
     def ours_silu(gate: Tensor, up: Tensor, scale: Tensor) -> object:
-        return OPS.silu_mul_quant.default(gate, up, None, BF16, BF16, [scale], *target)
+        return OPS.silu_mul_quant.default(gate, up, None, half, half, [scale], *target)
 
     def ours_silu_dynamic(gate: Tensor, up: Tensor) -> object:
-        return OPS.silu_mul_quant_dynamic.default(gate, up, None, BF16, BF16, *per_token, *target)
+        return OPS.silu_mul_quant_dynamic.default(gate, up, None, half, half, *per_token, *target)
 
     size = rows * hidden
     shape = (rows, hidden)
@@ -115,9 +121,11 @@ def interleaved_medians(calls: dict[str, Call], seconds: float) -> dict[str, flo
     for call in calls.values():
         call()
         call()
+    turns = list(calls.items())
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(times[next(iter(times))]) < 5:
-        for name, call in calls.items():
+        random.shuffle(turns)  # what a call finds in the caches is left by the one before
+        for name, call in turns:
             start = time.perf_counter()
             call()
             times[name].append(time.perf_counter() - start)
@@ -133,85 +141,103 @@ def measure_bandwidth() -> tuple[float, float]:
     return size / times["read"] / 1e3, 2 * size / times["copy"] / 1e3
 
 
-def row_table(rows: list[int], hiddens: list[int], compiled: bool, seconds: float) -> str:
-    _, stream = measure_bandwidth()
+def wake_threads(seconds: float = 0.7) -> None:
+    """Keeps all threads busy for a while, so that the system puts each on a core of its own."""
+    a = torch.randn(768, 768)
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        a @ a
+
+
+@dataclass
+class Line:
+    """One case: microseconds of each provider, and the share of the streaming bandwidth."""
+
+    op: str
+    hidden: int
+    rows: int
+    threads: int
+    ours: float
+    eager: float
+    mi300: float | None
+    inductor: float | None
+    share: float
+
+    @property
+    def cells(self) -> list[object]:
+        compiled = self.inductor / self.mi300 if self.mi300 and self.inductor else None
+        return [
+            *(self.op, self.hidden, self.rows, self.threads, self.ours, self.eager),
+            *(self.eager / self.ours, self.mi300, self.inductor, compiled, 100 * self.share),
+        ]
+
+
+HEADS = ["op", "hidden", "rows", "threads", "ours µs", "eager µs", "eager/ours"]
+HEADS += ["mi300 µs", "inductor µs", "inductor/mi300", "% stream"]
+
+
+def measure(case: RowCase, stream: dict[int, float], compiled: bool, seconds: float) -> list[Line]:
+    """The lines of a case, one for each number of threads in `stream`."""
+    calls: dict[str, Call] = {
+        "ours": lambda: case.ours(*case.inputs),
+        "eager": lambda: case.eager(*case.inputs),
+    }
     lines = []
-    for hidden in hiddens:
-        for count in rows:
-            for case in row_cases(count, hidden):
-                calls: dict[str, Call] = {
-                    "ours": lambda case=case: case.ours(*case.inputs),
-                    "eager": lambda case=case: case.eager(*case.inputs),
-                }
-                if compiled:
-                    torch._dynamo.reset()
-                    for backend in ("mi300", "inductor"):
-                        chain = torch.compile(case.eager, backend=backend, dynamic=False)
-                        calls[backend] = lambda case=case, chain=chain: chain(*case.inputs)
-                with torch.no_grad():
-                    us = interleaved_medians(calls, seconds)
-                ratio = us["inductor"] / us["mi300"] if compiled else float("nan")
-                lines.append(
-                    [case.name, hidden, count, us["ours"], us["eager"], us["eager"] / us["ours"]]
-                    + [us.get("mi300"), us.get("inductor"), ratio]
-                    + [case.bytes_moved / us["ours"] / 1e3 / stream * 100]
-                )
-    heads = ["op", "hidden", "rows", "ours µs", "eager µs", "eager/ours", "mi300 µs"]
-    heads += ["inductor µs", "inductor/mi300", "% stream"]
-    title = f"{torch.get_num_threads()} threads, streaming {stream:.1f} GB/s\n"
-    return title + tabulate(lines, heads, floatfmt=".1f")
+    for threads, bandwidth in stream.items():
+        torch.set_num_threads(threads)  # Inductor's code is made for this number
+        if compiled:
+            torch._dynamo.reset()
+            for backend in ("mi300", "inductor"):
+                chain = torch.compile(case.eager, backend=backend, dynamic=False)
+                calls[backend] = lambda chain=chain: chain(*case.inputs)
+                calls[backend]()
+        wake_threads()
+        us = interleaved_medians(calls, seconds)
+        share = case.bytes_moved / us["ours"] / 1e3 / bandwidth
+        both = (us.get("mi300"), us.get("inductor"))
+        place = (case.name, case.hidden, case.rows, threads)
+        lines.append(Line(*place, us["ours"], us["eager"], *both, share))
+    return lines
 
 
-def gemm_table(rows: list[int], shapes: list[tuple[int, int]], seconds: float) -> str:
-    read, _ = measure_bandwidth()
-    lines = []
-    one = torch.ones(1)
-    for n, k in shapes:
-        weight16 = torch.randn(n, k).to(BF16)
-        weight8 = weight16.to(FN)
-        for m in rows:
-            a16 = torch.randn(m, k).to(BF16)
-            a8 = a16.to(FN)
-            calls: dict[str, Call] = {
-                "ours": lambda a=a8, w=weight8: OPS.skinny_gemm.default(
-                    a, w, one, one, None, None, BF16
-                ),
-                "scaled_mm": lambda a=a8, w=weight8: torch._scaled_mm(
-                    a, w.t(), one, one, out_dtype=BF16
-                ),
-                "ours16": lambda a=a16, w=weight16: OPS.skinny_gemm.default(
-                    a, w, None, None, None, None, BF16
-                ),
-                "mm": lambda a=a16, w=weight16: torch.mm(a, w.t()),
-            }
-            us = interleaved_medians(calls, seconds)
-            lines.append(
-                [f"{n} x {k}", m, us["ours"], us["scaled_mm"] / us["ours"], us["mm"] / us["ours"]]
-                + [n * k / us["ours"] / 1e3 / read * 100, us["ours16"], us["mm"] / us["ours16"]]
-            )
-    heads = ["n x k", "m", "FP8 µs", "_scaled_mm/ours", "bf16 mm/ours", "% read", "bf16 µs"]
-    heads += ["bf16 mm/ours bf16"]
-    title = f"{torch.get_num_threads()} threads, reading {read:.1f} GB/s\n"
-    return title + tabulate(lines, heads, floatfmt=".1f")
-
-
-def main() -> None:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("table", choices=["rows", "gemm"])
     parser.add_argument("--threads", type=int, nargs="+", default=[torch.get_num_threads()])
-    parser.add_argument("--rows", type=int, nargs="+", help="1 8 64 1024, or 1 4 16 64 for gemm")
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 64, 1024])
     parser.add_argument("--hidden", type=int, nargs="+", default=[4096, 8192, 16384])
     parser.add_argument("--seconds", type=float, default=0.5, help="for each line")
     parser.add_argument("--no-compile", action="store_true", help="leave the compiled calls out")
-    args = parser.parse_args()
+    parser.add_argument("--out", type=Path, help="folder of the results")
+    parser.add_argument("--name", default="cpu_rows", help="of the files in --out")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = arguments()
+    stream = {}
     for threads in args.threads:
         torch.set_num_threads(threads)
-        if args.table == "rows":
-            rows = args.rows or [1, 8, 64, 1024]
-            print(row_table(rows, args.hidden, not args.no_compile, args.seconds))
-        else:
-            shapes = [(4096, 4096), (14336, 4096), (4096, 14336)]
-            print(gemm_table(args.rows or [1, 4, 16, 64], shapes, args.seconds))
+        wake_threads()
+        stream[threads] = measure_bandwidth()[1]
+    lines = []
+    with torch.no_grad():
+        for hidden in args.hidden:
+            for rows in args.rows:
+                for case in row_cases(rows, hidden):
+                    lines += measure(case, stream, not args.no_compile, args.seconds)
+    streams = ", ".join(f"{gbs:.1f} GB/s with {threads}" for threads, gbs in stream.items())
+    header = (
+        f"Norm and SiLU rows on {processor()} ({build.cpu_level()}), torch {torch.__version__}. "
+        f"Interleaved medians, bf16, e4m3fn; streaming (a copy, both directions) {streams} threads."
+    )
+    body = [line.cells for line in lines]
+    table = tabulate(body, HEADS, tablefmt="github", floatfmt=".1f", missingval="")
+    print(f"{header}\n\n{table}")
+    if args.out is not None:
+        args.out.mkdir(parents=True, exist_ok=True)
+        (args.out / f"{args.name}.md").write_text(f"{header}\n\n{table}\n")
+        record = {"header": header, "rows": [asdict(line) for line in lines]}
+        (args.out / f"{args.name}.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

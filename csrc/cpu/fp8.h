@@ -1,7 +1,7 @@
 // FP8 encoders in integer registers: float32 to one code per 32-bit lane, and codes to bytes.
 #pragma once
 
-#include "simd.h"
+#include "bf16.h"
 
 namespace mi300 {
 
@@ -71,6 +71,68 @@ C10_ALWAYS_INLINE IntVec encode_finite(const Vec& v, const Vec& sign) {
   const IntVec with_sign = or_and(code, sign_bits, IntVec(0x80));
   if constexpr (Format::kHasNegativeZero) return with_sign;
   return select(with_sign, IntVec(0), (code & IntVec(0x7f)) == IntVec(0));
+}
+
+// |v| for a finite v, at most `bound`.
+C10_ALWAYS_INLINE Vec bounded_magnitude(const Vec& v, const Vec& bound) {
+#if defined(CPU_CAPABILITY_AVX512)
+  return _mm512_range_ps(v, bound, 0b1010);  // the smaller magnitude, without its sign
+#elif defined(CPU_CAPABILITY_AVX2)
+  return _mm256_min_ps(v.abs(), bound);
+#else
+  return at::vec::minimum(v.abs(), bound);
+#endif
+}
+
+// encode_finite for magnitudes: no sign, and only the low byte is the code.
+template <typename Format>
+C10_ALWAYS_INLINE IntVec encode_magnitude(const Vec& v) {
+  constexpr int32_t kOffset = ((Format::kBias - 128) * (1 << Format::kMantissa)) & 0xff;
+  const IntVec exponent =
+      at::vec::maximum(as_ints(v) & IntVec(0x7f800000), IntVec(Format::kMinNormal));
+  const Vec power = as_floats(exponent + IntVec((Format::kShift << 23) + kOffset));
+  return as_ints(v + power) + shift_right<Format::kShift>(exponent);
+}
+
+// Writes the first `count` codes of magnitudes, whose even and odd elements are apart, with the
+// signs of the bfloat16 elements in `words`.
+template <typename Format>
+C10_ALWAYS_INLINE void store_signed_bytes(uint8_t* p, const IntVec& even, const IntVec& odd,
+                                          const IntVec& words, int64_t count) {
+  uint8_t padded[kUnit];
+  uint8_t* to = C10_LIKELY(count == kUnit) ? p : padded;
+#if defined(CPU_CAPABILITY_AVX512)
+  const __m512i codes = _mm512_mask_blend_epi16(0xaaaaaaaa, even, shift_left<16>(odd));
+  __m512i coded = or_and(codes, IntVec(_mm512_srli_epi16(words, 8)), IntVec(0x00800080));
+  if constexpr (!Format::kHasNegativeZero) {
+    const __mmask32 is_nonzero = _mm512_test_epi16_mask(codes, _mm512_set1_epi16(0x7f));
+    coded = _mm512_maskz_mov_epi16(is_nonzero, coded);
+  }
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi16_epi8(coded));
+#elif defined(CPU_CAPABILITY_AVX2)
+  const __m256i codes = _mm256_and_si256(_mm256_blend_epi16(even, shift_left<16>(odd), 0xaa),
+                                         _mm256_set1_epi16(0x7f));
+  const __m256i signs = _mm256_and_si256(_mm256_srli_epi16(words, 8), _mm256_set1_epi16(0x80));
+  __m256i coded = _mm256_or_si256(codes, signs);
+  if constexpr (!Format::kHasNegativeZero) {
+    const __m256i is_zero = _mm256_cmpeq_epi16(codes, _mm256_setzero_si256());
+    coded = _mm256_andnot_si256(is_zero, coded);
+  }
+  const __m256i bytes = _mm256_permute4x64_epi64(_mm256_packus_epi16(coded, coded), 0b1000);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_castsi256_si128(bytes));
+#else
+  int32_t code_lanes[2][kLanes], word_lanes[kLanes];
+  even.store(code_lanes[0]);
+  odd.store(code_lanes[1]);
+  words.store(word_lanes);
+  for (int64_t i = 0; i < kUnit; ++i) {
+    const int32_t code = code_lanes[i % 2][i / 2] & 0x7f;
+    const int32_t sign = (word_lanes[i / 2] >> (i % 2 == 0 ? 8 : 24)) & 0x80;
+    const bool is_unsigned = !Format::kHasNegativeZero && code == 0;
+    to[i] = static_cast<uint8_t>(is_unsigned ? 0 : code | sign);
+  }
+#endif
+  if (C10_UNLIKELY(count != kUnit)) std::memcpy(p, padded, static_cast<size_t>(count));
 }
 
 // Writes the low byte of each lane of the first `count` lanes.

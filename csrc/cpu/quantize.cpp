@@ -1,4 +1,4 @@
-// Quantisation of float32 spans: the loops over every format, scaling and rounding, and the probe of
+// Quantisation of spans: the loops over every format, scaling and rounding, and the probe of
 // this torch's FP8 casts.
 #include "quantize.h"
 
@@ -88,6 +88,35 @@ void quantize_slowly(const Quantizer& quantizer, float factor, const float* y, i
   });
 }
 
+// y is bfloat16, nothing is rounded before the conversion, and the clamp is even: as quantize_span,
+// but for the signs, which are those of y, and for the values that could overflow, which are seen
+// before the division. 2^60 has the bfloat16 bits 0x5d80.
+template <typename Format, Scaling kScaling>
+void quantize_words(const Quantizer& quantizer, float factor, const c10::BFloat16* y, int64_t n,
+                    uint8_t* q) {
+  const Vec bound(quantizer.clamp_max), divisor(factor);
+  const Vec multiplier(kScaling == Scaling::kDiv ? 1.0f / factor : factor);
+  for_units(n, [&](int64_t i, int64_t count) {
+    const IntVec words = load_words(y + i, count);
+    if (C10_UNLIKELY(any_word_beyond<0x5d80>(words))) {
+      alignas(64) float wide[kUnit];
+      store_pair(wide, load_unit(y + i, count));
+      return quantize_unit<Format, float>(quantizer, factor, wide, count, q + i);
+    }
+    const Pair codes = map(
+        [&](const Vec& value) {
+          Vec scaled = value * multiplier;
+          if constexpr (kScaling == Scaling::kDiv) {
+            const Vec remainder = at::vec::fnmadd(scaled, divisor, value);
+            scaled = at::vec::fmadd(remainder, multiplier, scaled);
+          }
+          return as_floats(encode_magnitude<Format>(bounded_magnitude(scaled, bound)));
+        },
+        widen_words(words));
+    store_signed_bytes<Format>(q + i, as_ints(codes.low), as_ints(codes.high), words, count);
+  });
+}
+
 template <typename F>
 void with_format(at::ScalarType q_dtype, F&& f) {
   switch (q_dtype) {
@@ -130,21 +159,44 @@ Quantizer::Quantizer(const char* op, DtypeCode q_code, std::string_view scaling,
                                                       : 240.0f;
   finite_bounds = -largest <= this->clamp_min && this->clamp_min < 0.0f &&
                   0.0f < this->clamp_max && this->clamp_max <= largest;
+  even_bounds = finite_bounds && this->clamp_min == -this->clamp_max;
 }
 
-void Quantizer::run(float scale, const float* y, int64_t n, uint8_t* q) const {
+void Quantizer::run(float scale, at::ScalarType y_dtype, const void* y, int64_t n,
+                    uint8_t* q) const {
+  const bool is_division = scaling == Scaling::kDiv;
+  if (y_dtype == at::kBFloat16 && scaled_dtype == at::kFloat && even_bounds) {
+    const float factor = scaling == Scaling::kMulReciprocal ? 1.0f / scale : scale;
+    const bool is_safe = is_division ? kHasFma && has_safe_reciprocal(factor)
+                                     : factor >= 0.0f && factor < 0x1p60f;
+    if (is_safe) {
+      const auto* words = static_cast<const c10::BFloat16*>(y);
+      return with_format(q_dtype, [&](auto format) {
+        using Format = decltype(format);
+        if (is_division) return quantize_words<Format, Scaling::kDiv>(*this, factor, words, n, q);
+        quantize_words<Format, Scaling::kMul>(*this, factor, words, n, q);
+      });
+    }
+  }
+  alignas(64) float wide[kChunk];
+  with_float_type(y_dtype, [&](auto zero) {
+    const auto* from = static_cast<const decltype(zero)*>(y);
+    for_units(n, [&](int64_t i, int64_t count) {
+      store_pair(wide + i, load_unit(from + i, count));
+    });
+  });
   with_float_type(scaled_dtype, [&](auto scaled_zero) {
     using Scaled = decltype(scaled_zero);
     float factor = round_scalar<Scaled>(scale);
     if (scaling == Scaling::kMulReciprocal) factor = 1.0f / factor;
     with_format(q_dtype, [&](auto format) {
       using Format = decltype(format);
-      if (finite_bounds && scaling != Scaling::kDiv) {
-        quantize_span<Format, Scaled, Scaling::kMul>(*this, factor, y, n, q);
+      if (finite_bounds && !is_division) {
+        quantize_span<Format, Scaled, Scaling::kMul>(*this, factor, wide, n, q);
       } else if (finite_bounds && kHasFma && has_safe_reciprocal(factor)) {
-        quantize_span<Format, Scaled, Scaling::kDiv>(*this, factor, y, n, q);
+        quantize_span<Format, Scaled, Scaling::kDiv>(*this, factor, wide, n, q);
       } else {
-        quantize_slowly<Format, Scaled>(*this, factor, y, n, q);
+        quantize_slowly<Format, Scaled>(*this, factor, wide, n, q);
       }
     });
   });

@@ -1,6 +1,6 @@
-// Quantisation of a span of float32 values to FP8, with the scalings of the operators' docstring.
+// Quantisation of a span of values to FP8, with the scalings of the operators' docstring.
 //
-// Bound: instructions (about one per value with AVX-512); 4 bytes read from L1, 1 written per value.
+// Bound: instructions, about one per value with AVX-512 where y is bfloat16, the usual case.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,6 +12,9 @@
 #include "fp8.h"
 
 namespace mi300 {
+
+// Elements per chunk: 4 KiB of floats, so a chunk and its inputs stay in L1.
+constexpr int64_t kChunk = 1024;
 
 enum class Scaling : uint8_t { kDiv, kMul, kMulReciprocal };
 enum class ScaleForm : uint8_t { kAmaxDiv, kAmaxMul, kDivAmax, kReciprocalMul };
@@ -27,12 +30,13 @@ struct Quantizer {
   float clamp_max;
   Fp8Specials specials;
   bool finite_bounds;  // the clamp is around 0 and leaves only NaN and values with a finite code
+  bool even_bounds;    // ... and the bounds are the same
 
   Quantizer(const char* op, DtypeCode q_dtype, std::string_view scaling, DtypeCode scaled_dtype,
             double clamp_min, double clamp_max);
 
-  // Writes the codes of y[0..n) for one scale. `y` may be read up to the next whole unit.
-  void run(float scale, const float* y, int64_t n, uint8_t* q) const;
+  // Writes the codes of up to kChunk elements of `y_dtype` for one scale.
+  void run(float scale, at::ScalarType y_dtype, const void* y, int64_t n, uint8_t* q) const;
 };
 
 // The rule that turns the largest magnitude of a group into its scale.

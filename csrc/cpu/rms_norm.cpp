@@ -40,9 +40,11 @@ class NormProducer {
     check_float(op, "norm_dtype", norm_dtype_);
     check_float(op, "y_dtype", y_dtype_);
     if (norm.weight) weight_ = as_rows(*norm.weight);
-    is_plain_ = norm.weight && weight_offset_ == 0.0f && weight_->dtype == y_dtype_ &&
-                (add == nullptr ? x_.dtype == y_dtype_
-                                : add->sum_dtype == y_dtype_ && add->residual_dtype == y_dtype_);
+    is_bf16_ = norm.weight && weight_offset_ == 0.0f && weight_->dtype == at::kBFloat16 &&
+               y_dtype_ == at::kBFloat16 && norm_dtype_ != at::kHalf &&
+               (add == nullptr ? x_.dtype == at::kBFloat16
+                               : add->sum_dtype == at::kBFloat16 &&
+                                     add->residual_dtype == at::kBFloat16);
     if (add == nullptr) return;
     check_float(op, "sum_dtype", add->sum_dtype);
     check_float(op, "residual_dtype", add->residual_dtype);
@@ -69,53 +71,57 @@ class NormProducer {
     return 1.0f / std::sqrt(mean + eps_);
   }
 
-  void produce(int64_t row, float rstd, int64_t begin, int64_t n, float* y) const {
-    if (is_plain_) return produce_plain(row, rstd, begin, n, y);
-    load_h(row, begin, n, y);
+  // y = round_to(y_dtype, round_to(norm_dtype, h * rstd) * (weight + offset))
+  void produce(int64_t row, float rstd, int64_t begin, int64_t n, char* y) const {
+    if (is_bf16_) {
+      auto* words = reinterpret_cast<c10::BFloat16*>(y);
+      if (norm_dtype_ == at::kFloat) return produce_words<float>(row, rstd, begin, n, words);
+      return produce_words<c10::BFloat16>(row, rstd, begin, n, words);
+    }
+    alignas(64) float h[kChunk];
+    load_h(row, begin, n, h);
     with_float_type(norm_dtype_, [&](auto norm_zero) {
-      with_float_type(y_dtype_, [&](auto y_zero) {
-        using Norm = decltype(norm_zero);
-        using Y = decltype(y_zero);
-        const Vec factor(rstd);
-        const auto normalise = [factor](const Vec& h) { return round_to<Norm>(h * factor); };
-        if (!weight_) {
-          return for_units(n, [&](int64_t i, int64_t) {
-            store_pair(y + i, round_to<Y>(map(normalise, load_pair(y + i))));
-          });
-        }
-        with_float_type(weight_->dtype, [&](auto weight_zero) {
-          const auto* weight = weight_->at<decltype(weight_zero)>(0) + begin;
-          const Vec offset(weight_offset_);
-          const bool has_offset = weight_offset_ != 0.0f;
-          for_units(n, [&](int64_t i, int64_t count) {
-            Pair w = load_unit(weight + i, count);
-            if (has_offset) w = {w.low + offset, w.high + offset};
-            const auto weigh = [&](const Vec& h, const Vec& v) {
-              return round_to<Y>(normalise(h) * v);
-            };
-            store_pair(y + i, map(weigh, load_pair(y + i), w));
-          });
-        });
+      using Norm = decltype(norm_zero);
+      const Vec factor(rstd);
+      const auto normalise = [factor](const Vec& v) { return round_to<Norm>(v * factor); };
+      for_units(n, [&](int64_t i, int64_t) {
+        store_pair(h + i, map(normalise, load_pair(h + i)));
       });
+    });
+    if (weight_) multiply_weight(begin, n, h);
+    with_float_type(y_dtype_, [&](auto zero) {
+      auto* to = reinterpret_cast<decltype(zero)*>(y);
+      for_units(n, [&](int64_t i, int64_t count) { store_unit(to + i, load_pair(h + i), count); });
     });
   }
 
  private:
-  // The usual case in one loop: h where it was stored, weight and y of one dtype, no offset.
-  void produce_plain(int64_t row, float rstd, int64_t begin, int64_t n, float* y) const {
-    const Vec factor(rstd);
-    with_float_type(y_dtype_, [&](auto zero) {
-      using T = decltype(zero);
-      const T* from = stored_h<T>(row) + begin;
-      const T* weight = weight_->at<T>(0) + begin;
-      with_float_type(norm_dtype_, [&](auto norm_zero) {
-        const auto weigh = [factor](const Vec& h, const Vec& w) {
-          return round_to<T>(round_to<decltype(norm_zero)>(h * factor) * w);
-        };
-        for_units(n, [&](int64_t i, int64_t count) {
-          store_pair(y + i, map(weigh, load_unit(from + i, count), load_unit(weight + i, count)));
-        });
+  void multiply_weight(int64_t begin, int64_t n, float* h) const {
+    with_float_type(weight_->dtype, [&](auto zero) {
+      const auto* weight = weight_->at<decltype(zero)>(0) + begin;
+      const Vec offset(weight_offset_);
+      const bool has_offset = weight_offset_ != 0.0f;
+      for_units(n, [&](int64_t i, int64_t count) {
+        Pair w = load_unit(weight + i, count);
+        if (has_offset) w = {w.low + offset, w.high + offset};
+        const Pair v = load_pair(h + i);
+        store_pair(h + i, {v.low * w.low, v.high * w.high});
       });
+    });
+  }
+
+  // The usual case: everything bfloat16, a weight without offset.
+  template <typename Norm>
+  void produce_words(int64_t row, float rstd, int64_t begin, int64_t n, c10::BFloat16* y) const {
+    const Vec factor(rstd);
+    const auto* from = stored_h<c10::BFloat16>(row) + begin;
+    const auto* weight = weight_->at<c10::BFloat16>(0) + begin;
+    for_units(n, [&](int64_t i, int64_t count) {
+      const Pair h = widen_words(load_words(from + i, count));
+      const Pair w = widen_words(load_words(weight + i, count));
+      const Pair normed = round_between<Norm>({h.low * factor, h.high * factor});
+      const Pair weighed = {normed.low * w.low, normed.high * w.high};
+      store_words(y + i, round_pair(weighed).words(), count);
     });
   }
 
@@ -135,10 +141,27 @@ class NormProducer {
       const X* x = x_.at<X>(row) + begin;
       if (!residual_) {
         return for_units(n, [&](int64_t i, int64_t count) {
-          sum = map(add_square, load_unit(x + i, count), sum);
+          if constexpr (std::is_same_v<X, c10::BFloat16>) {
+            sum = map(add_square, widen_words(load_words(x + i, count)), sum);
+          } else {
+            sum = map(add_square, load_unit(x + i, count), sum);
+          }
         });
       }
       const int64_t offset = row * shape_.hidden + begin;
+      if constexpr (std::is_same_v<X, c10::BFloat16>) {
+        if (is_uniform_) {
+          const X* residual = residual_->at<X>(row) + begin;
+          X* to = static_cast<X*>(residual_out_.data_ptr()) + offset;
+          return for_units(n, [&](int64_t i, int64_t count) {
+            const Pair a = widen_words(load_words(x + i, count));
+            const Pair b = widen_words(load_words(residual + i, count));
+            const RoundedPair h = round_pair({a.low + b.low, a.high + b.high});
+            store_words(to + i, h.words(), count);
+            sum = map(add_square, h.floats(), sum);
+          });
+        }
+      }
       if (is_uniform_) {
         const X* residual = residual_->at<X>(row) + begin;
         X* to = static_cast<X*>(residual_out_.data_ptr()) + offset;
@@ -202,7 +225,7 @@ class NormProducer {
   at::ScalarType norm_dtype_, y_dtype_;
   at::ScalarType sum_dtype_ = at::kFloat;
   at::Tensor residual_out_;
-  bool is_plain_ = false;       // the case of produce_plain
+  bool is_bf16_ = false;        // the case of produce_words
   bool is_uniform_ = false;     // x, residual, their sum and the new residual have one dtype
   bool residual_is_h_ = false;  // the new residual holds h without another rounding
 };

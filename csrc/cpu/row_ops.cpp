@@ -1,6 +1,7 @@
 // Checks, outputs and per-row quantisation shared by the norm and the activation operators.
 #include "row_ops.h"
 
+#include <ATen/ops/empty_cpu_dispatch.h>
 #include <c10/util/Exception.h>
 
 #if defined(__linux__)
@@ -13,8 +14,8 @@ namespace {
 constexpr size_t kMaxScales = 4;
 constexpr uintptr_t kHugePage = uintptr_t{1} << 21;
 constexpr uintptr_t kHugeOutput = 4 * kHugePage;
-// Floats of row scratch that a thread keeps between calls: 1 MiB.
-constexpr int64_t kKeptScratch = 1 << 18;
+// Bytes of row scratch that a thread keeps between calls.
+constexpr int64_t kKeptScratch = 1 << 20;
 
 bool is_float(at::ScalarType dtype) {
   return dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
@@ -94,7 +95,7 @@ StaticTarget::StaticTarget(const char* op, at::TensorList scale_tensors, Quantiz
 }
 
 at::Tensor empty_rows(at::IntArrayRef shape, const at::TensorOptions& options) {
-  at::Tensor tensor = at::empty(shape, options);
+  at::Tensor tensor = at::cpu::empty(shape, options);  // without the dispatcher's 0.1 us
 #if defined(__linux__)
   const uintptr_t size = tensor.nbytes();
   if (size >= kHugeOutput) {
@@ -110,7 +111,8 @@ at::Tensor empty_rows(at::IntArrayRef shape, const at::TensorOptions& options) {
 
 RowOutputs make_outputs(const at::Tensor& like, at::ScalarType y_dtype, bool return_y) {
   const auto options = like.options().dtype(y_dtype);
-  return {{}, {}, return_y ? empty_rows(like.sizes(), options) : at::empty({0}, options), y_dtype};
+  at::Tensor y = return_y ? empty_rows(like.sizes(), options) : at::cpu::empty({0}, options);
+  return {{}, {}, std::move(y), y_dtype};
 }
 
 void add_static_output(RowOutputs& out, const at::Tensor& like, const StaticTarget& target) {
@@ -132,69 +134,57 @@ void add_dynamic_output(const char* op, RowOutputs& out, const at::Tensor& like,
     shape.append(like.sizes().begin(), like.sizes().end());
     shape.back() = group == -1 ? 1 : hidden / group;
   }
-  out.scale = at::empty(shape, like.options().dtype(at::kFloat));
+  out.scale = at::cpu::empty(shape, like.options().dtype(at::kFloat));
   out.q = empty_rows(like.sizes(), like.options().dtype(target.quantizer.q_dtype));
   // A row without elements has no loop below, but its scale is an output.
   if (hidden == 0) out.scale.fill_(target.rule(0.0f));
 }
 
-void store_y(const RowOutputs& out, int64_t offset, const float* y, int64_t n) {
-  if (out.y.numel() == 0) return;
-  with_float_type(out.y_dtype, [&](auto zero) {
-    using T = decltype(zero);
-    T* to = static_cast<T*>(out.y.data_ptr()) + offset;
-    for_units(n, [&](int64_t i, int64_t count) { store_unit<T>(to + i, load_pair(y + i), count); });
-  });
-}
-
-void load_y(const at::Tensor& kept, int64_t offset, int64_t n, float* y) {
-  with_float_type(kept.scalar_type(), [&](auto zero) {
-    using T = decltype(zero);
-    const T* from = static_cast<const T*>(kept.const_data_ptr()) + offset;
-    for_units(n, [&](int64_t i, int64_t count) { store_pair(y + i, load_unit(from + i, count)); });
-  });
-}
-
 void quantize_groups(const DynamicTarget& target, const RowOutputs& out, int64_t row,
-                     int64_t hidden, const float* y) {
+                     int64_t hidden, const char* y) {
   const int64_t group = target.group_size == -1 ? hidden : target.group_size;
-  const int64_t groups = hidden / group;
+  const int64_t groups = hidden / group, size = out.y_size();
   float* scales = out.scale.data_ptr<float>() + row * groups;
   uint8_t* q = static_cast<uint8_t*>(out.q.data_ptr()) + row * hidden;
   for (int64_t i = 0; i < groups; ++i) {
-    const float* values = y + i * group;
-    scales[i] = target.rule(max_magnitude(values, group));
+    const int64_t first = i * group;
+    scales[i] = target.rule(max_magnitude(out.y_dtype, y + first * size, group));
     for_chunks(group, [&](int64_t begin, int64_t n) {
-      target.quantizer.run(scales[i], values + begin, n, q + i * group + begin);
+      const int64_t offset = first + begin;
+      target.quantizer.run(scales[i], out.y_dtype, y + offset * size, n, q + offset);
     });
   }
 }
 
-void quantize_tensor(const DynamicTarget& target, const RowOutputs& out, const at::Tensor& kept,
+void quantize_tensor(const DynamicTarget& target, const RowOutputs& kept,
                      const std::vector<float>& row_amax, Shape shape) {
   float amax = 0.0f;
   for (float value : row_amax) amax = max_or_nan(amax, value);
   const float scale = target.rule(amax);
-  *out.scale.data_ptr<float>() = scale;
-  auto* q = static_cast<uint8_t*>(out.q.data_ptr());
+  *kept.scale.data_ptr<float>() = scale;
+  auto* q = static_cast<uint8_t*>(kept.q.data_ptr());
   for_rows(shape, [&](int64_t row) {
     for_chunks(shape.hidden, [&](int64_t begin, int64_t n) {
-      alignas(64) float y[kChunk];
       const int64_t offset = row * shape.hidden + begin;
-      load_y(kept, offset, n, y);
-      target.quantizer.run(scale, y, n, q + offset);
+      target.quantizer.run(scale, kept.y_dtype, kept.y_at(offset), n, q + offset);
     });
   });
 }
 
-RowScratch::RowScratch(int64_t hidden) {
-  const auto size = static_cast<size_t>(round_up(hidden, kChunk) + kUnit);
-  if (hidden > kKeptScratch) {
-    own_ = std::make_unique<float[]>(size);
+float max_magnitude(at::ScalarType y_dtype, const char* y, int64_t n) {
+  return with_float_type(y_dtype, [&](auto zero) {
+    return max_magnitude(reinterpret_cast<const decltype(zero)*>(y), n);
+  });
+}
+
+RowScratch::RowScratch(int64_t bytes) {
+  const auto size = static_cast<size_t>(bytes);
+  if (bytes > kKeptScratch) {
+    own_ = std::make_unique<char[]>(size);
     data_ = own_.get();
     return;
   }
-  thread_local std::vector<float> kept;
+  thread_local std::vector<char> kept;
   if (kept.size() < size) kept.resize(size);
   data_ = kept.data();
 }

@@ -8,7 +8,6 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 #include <c10/util/SmallVector.h>
 
 #include <memory>
@@ -19,8 +18,6 @@
 
 namespace mi300 {
 
-// Floats per chunk: 4 KiB, so a chunk and its inputs stay in L1.
-constexpr int64_t kChunk = 1024;
 // Elements below which another thread costs more than it saves (one OpenMP region is 2 to 5 us).
 constexpr int64_t kGrain = 16384;
 
@@ -69,6 +66,12 @@ struct DynamicTarget {
 struct RowOutputs {
   at::Tensor q, scale, y;
   at::ScalarType y_dtype;
+
+  int64_t y_size() const { return static_cast<int64_t>(c10::elementSize(y_dtype)); }
+  // Where y of an element belongs, null if it is not wanted.
+  char* y_at(int64_t offset) const {
+    return y.numel() == 0 ? nullptr : static_cast<char*>(y.data_ptr()) + offset * y_size();
+  }
 };
 
 // at::empty that asks for huge pages where the tensor is large. glibc maps 32 MB and more afresh for
@@ -81,26 +84,25 @@ void add_static_output(RowOutputs& out, const at::Tensor& like, const StaticTarg
 void add_dynamic_output(const char* op, RowOutputs& out, const at::Tensor& like,
                         const DynamicTarget& target);
 
-// Stores a chunk of y, if wanted.
-void store_y(const RowOutputs& out, int64_t offset, const float* y, int64_t n);
-void load_y(const at::Tensor& kept, int64_t offset, int64_t n, float* y);
-
 // Quantises row `row`, whose y is in `y`, by groups.
 void quantize_groups(const DynamicTarget& target, const RowOutputs& out, int64_t row,
-                     int64_t hidden, const float* y);
-// Quantises the whole tensor `kept` with one scale from the largest magnitudes of its rows.
-void quantize_tensor(const DynamicTarget& target, const RowOutputs& out, const at::Tensor& kept,
+                     int64_t hidden, const char* y);
+// Quantises the whole tensor `kept.y` with one scale from the largest magnitudes of its rows.
+void quantize_tensor(const DynamicTarget& target, const RowOutputs& kept,
                      const std::vector<float>& row_amax, Shape shape);
 
-// Float32 scratch for one row, padded to whole chunks; small ones are kept by the thread.
+// Largest |y| of n elements, NaN if there is one.
+float max_magnitude(at::ScalarType y_dtype, const char* y, int64_t n);
+
+// Scratch for one row of y; small ones are kept by the thread.
 class RowScratch {
  public:
-  explicit RowScratch(int64_t hidden);
-  float* data() { return data_; }
+  explicit RowScratch(int64_t bytes);
+  char* data() { return data_; }
 
  private:
-  std::unique_ptr<float[]> own_;
-  float* data_;
+  std::unique_ptr<char[]> own_;
+  char* data_;
 };
 
 // Calls f(begin, count) for each chunk of a row, on several threads if the row is long enough.
@@ -127,22 +129,22 @@ inline void for_rows(Shape shape, F&& f) {
 
 // A producer has
 //   Statistic prepare(row): whatever y needs from the whole row first;
-//   void produce(row, statistic, begin, n, y): float32 values of y, rounded to y_dtype; y has room
-//   for whole units.
+//   void produce(row, statistic, begin, n, y): writes n <= kChunk elements, of y_dtype, to `y`.
 template <typename Producer>
 void run_plain(const Producer& producer, Shape shape, const RowOutputs& out,
                const StaticTarget* target) {
   for_rows(shape, [&](int64_t row) {
     const auto statistic = producer.prepare(row);
     for_chunks(shape.hidden, [&](int64_t begin, int64_t n) {
-      alignas(64) float y[kChunk];
-      producer.produce(row, statistic, begin, n, y);
+      alignas(64) float local[kChunk];
       const int64_t offset = row * shape.hidden + begin;
-      store_y(out, offset, y, n);
+      char* y = out.y_at(offset);
+      if (y == nullptr) y = reinterpret_cast<char*>(local);
+      producer.produce(row, statistic, begin, n, y);
       if (target == nullptr) return;
-      auto* q = static_cast<uint8_t*>(out.q.data_ptr());
+      auto* q = static_cast<uint8_t*>(out.q.data_ptr()) + offset;
       for (float scale : target->scales) {
-        target->quantizer.run(scale, y, n, q + offset);
+        target->quantizer.run(scale, out.y_dtype, y, n, q);
         q += shape.rows * shape.hidden;
       }
     });
@@ -161,21 +163,22 @@ void run_dynamic(const Producer& producer, Shape shape, const RowOutputs& out,
       kept.y = empty_rows({shape.rows, shape.hidden}, out.q.options().dtype(out.y_dtype));
     }
   }
+  const int64_t size = out.y_size();
   for_rows(shape, [&](int64_t row) {
     const auto statistic = producer.prepare(row);
-    RowScratch scratch(shape.hidden);
-    float* y = scratch.data();
+    char* y = kept.y_at(row * shape.hidden);
+    RowScratch scratch(y == nullptr ? shape.hidden * size : 0);
+    if (y == nullptr) y = scratch.data();
     for_chunks(shape.hidden, [&](int64_t begin, int64_t n) {
-      producer.produce(row, statistic, begin, n, y + begin);
-      store_y(kept, row * shape.hidden + begin, y + begin, n);
+      producer.produce(row, statistic, begin, n, y + begin * size);
     });
     if (whole_tensor) {
-      row_amax[static_cast<size_t>(row)] = max_magnitude(y, shape.hidden);
+      row_amax[static_cast<size_t>(row)] = max_magnitude(out.y_dtype, y, shape.hidden);
     } else {
       quantize_groups(target, out, row, shape.hidden, y);
     }
   });
-  if (whole_tensor) quantize_tensor(target, out, kept.y, row_amax, shape);
+  if (whole_tensor) quantize_tensor(target, kept, row_amax, shape);
 }
 
 // Runs a producer without quantisation.

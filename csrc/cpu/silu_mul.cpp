@@ -27,7 +27,8 @@ class SiluProducer {
         sigmoid_dtype_(dtype_of_code(sigmoid_dtype)),
         act_dtype_(dtype_of_code(act_dtype)),
         y_dtype_(dtype_of_code(y_dtype)),
-        is_uniform_(gate_.dtype == up_.dtype && act_dtype == y_dtype && !sigmoid_dtype) {
+        is_bf16_(gate_.dtype == at::kBFloat16 && up_.dtype == at::kBFloat16 &&
+                 act_dtype_ == at::kBFloat16 && y_dtype_ == at::kBFloat16 && !sigmoid_dtype) {
     if (sigmoid_dtype_) check_float(op, "sigmoid_dtype", *sigmoid_dtype_);
     check_float(op, "act_dtype", act_dtype_);
     check_float(op, "y_dtype", y_dtype_);
@@ -39,56 +40,60 @@ class SiluProducer {
   struct Nothing {};
   Nothing prepare(int64_t) const { return {}; }
 
-  void produce(int64_t row, Nothing, int64_t begin, int64_t n, float* y) const {
-    if (is_uniform_) return produce_uniform(row, begin, n, y);
+  void produce(int64_t row, Nothing, int64_t begin, int64_t n, char* y) const {
+    if (is_bf16_) return produce_words(row, begin, n, reinterpret_cast<c10::BFloat16*>(y));
+    alignas(64) float act[kChunk];
     with_float_type(gate_.dtype, [&](auto zero) {
       const auto* gate = gate_.at<decltype(zero)>(row) + begin;
       with_float_type(act_dtype_, [&](auto act_zero) {
-        using Act = decltype(act_zero);
-        if (!sigmoid_dtype_) {
-          return for_units(n, [&](int64_t i, int64_t count) {
-            store_pair(y + i, round_to<Act>(silu(load_unit(gate + i, count))));
-          });
-        }
-        with_float_type(*sigmoid_dtype_, [&](auto sigmoid_zero) {
-          for_units(n, [&](int64_t i, int64_t count) {
-            const Pair g = load_unit(gate + i, count);
-            const Pair s = round_to<decltype(sigmoid_zero)>(sigmoid(g));
-            store_pair(y + i, round_to<Act>(map(product, g, s)));
-          });
-        });
+        activate<decltype(act_zero)>(gate, n, act);
       });
     });
-    multiply_up(row, begin, n, y);
-  }
-
- private:
-  // The usual case in one loop: gate and up of one dtype, both roundings to one dtype.
-  void produce_uniform(int64_t row, int64_t begin, int64_t n, float* y) const {
-    with_float_type(gate_.dtype, [&](auto zero) {
-      const auto* gate = gate_.at<decltype(zero)>(row) + begin;
-      const auto* up = up_.at<decltype(zero)>(row) + begin;
-      with_float_type(y_dtype_, [&](auto y_zero) {
-        using Y = decltype(y_zero);
-        for_units(n, [&](int64_t i, int64_t count) {
-          const Pair act = round_to<Y>(silu(load_unit(gate + i, count)));
-          store_pair(y + i, round_to<Y>(map(product, act, load_unit(up + i, count))));
-        });
-      });
-    });
-  }
-
-  static Vec product(const Vec& a, const Vec& b) { return a * b; }
-
-  void multiply_up(int64_t row, int64_t begin, int64_t n, float* y) const {
     with_float_type(up_.dtype, [&](auto zero) {
       const auto* up = up_.at<decltype(zero)>(row) + begin;
       with_float_type(y_dtype_, [&](auto y_zero) {
+        auto* to = reinterpret_cast<decltype(y_zero)*>(y);
         for_units(n, [&](int64_t i, int64_t count) {
-          const Pair v = map(product, load_pair(y + i), load_unit(up + i, count));
-          store_pair(y + i, round_to<decltype(y_zero)>(v));
+          store_unit(to + i, map(product, load_pair(act + i), load_unit(up + i, count)), count);
         });
       });
+    });
+  }
+
+ private:
+  static Vec product(const Vec& a, const Vec& b) { return a * b; }
+
+  // silu(gate), rounded to Act.
+  template <typename Act, typename Gate>
+  void activate(const Gate* gate, int64_t n, float* act) const {
+    if (!sigmoid_dtype_) {
+      return for_units(n, [&](int64_t i, int64_t count) {
+        store_pair(act + i, round_to<Act>(silu(load_unit(gate + i, count))));
+      });
+    }
+    with_float_type(*sigmoid_dtype_, [&](auto sigmoid_zero) {
+      for_units(n, [&](int64_t i, int64_t count) {
+        const Pair g = load_unit(gate + i, count);
+        const Pair s = round_to<decltype(sigmoid_zero)>(sigmoid(g));
+        store_pair(act + i, round_to<Act>(map(product, g, s)));
+      });
+    });
+  }
+
+  // The usual case: everything bfloat16, silu in one piece.
+  void produce_words(int64_t row, int64_t begin, int64_t n, c10::BFloat16* y) const {
+    using T = c10::BFloat16;
+    const T* gate = gate_.at<T>(row) + begin;
+    const T* up = up_.at<T>(row) + begin;
+    for_units(n, [&](int64_t i, int64_t count) {
+      const IntVec words = load_words(gate + i, count);
+      if (C10_UNLIKELY(!kHasFma || any_word_beyond<kFastGateWord>(words))) {
+        const Pair act = round_to<T>(silu(load_unit(gate + i, count)));
+        return store_unit(y + i, map(product, act, load_unit(up + i, count)), count);
+      }
+      const Pair act = round_pair(map(short_silu, widen_words(words))).floats();
+      const Pair other = widen_words(load_words(up + i, count));
+      store_words(y + i, round_pair(map(product, act, other)).words(), count);
     });
   }
 
@@ -96,7 +101,7 @@ class SiluProducer {
   Rows gate_, up_;
   std::optional<Dtype> sigmoid_dtype_;
   Dtype act_dtype_, y_dtype_;
-  bool is_uniform_;
+  bool is_bf16_;  // gate, up, and both roundings; silu in one piece
 };
 
 Tensor silu_mul(const Tensor& gate, const Tensor& up, MaybeCode sigmoid_dtype, Code act_dtype,

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 
 namespace mi300 {
@@ -238,28 +239,38 @@ inline decltype(auto) with_float_type(c10::ScalarType dtype, F&& f) {
   }
 }
 
-// Calls f(offset, count) for each unit of n elements.
+// Calls f(offset, count) for each unit of n elements; inlined, so that whole units have no tails.
 template <typename F>
 C10_ALWAYS_INLINE void for_units(int64_t n, F&& f) {
-  for (int64_t i = 0; i < n; i += kUnit) f(i, std::min(kUnit, n - i));
+  int64_t i = 0;
+  for (; i + kUnit <= n; i += kUnit) f(i, kUnit);
+  if (i < n) f(i, n - i);
 }
 
 // Largest |p[i]|, NaN if there is one; 0 for n = 0. As integers, magnitudes order like floats and
 // NaN is above all.
-inline float max_magnitude(const float* p, int64_t n) {
-  IntVec low(0), high(0);
-  const IntVec magnitude(0x7fffffff);
-  for_units(n, [&](int64_t i, int64_t count) {
-    const Pair v = load_unit(p + i, count);
-    low = at::vec::maximum(low, as_ints(v.low) & magnitude);
-    high = at::vec::maximum(high, as_ints(v.high) & magnitude);
-  });
-  int32_t lanes[kLanes];
-  at::vec::maximum(low, high).store(lanes);
-  const int32_t largest = *std::max_element(lanes, lanes + kLanes);
-  float value;
+template <typename T>
+inline float max_magnitude(const T* p, int64_t n) {
+  using Bits = std::conditional_t<sizeof(T) == 4, int32_t, int16_t>;
+  using BitsVec = at::vec::Vectorized<Bits>;
+  constexpr int64_t kStep = BitsVec::size();
+  const BitsVec magnitude(std::numeric_limits<Bits>::max());
+  BitsVec most(0);
+  int64_t i = 0;
+  for (; i + kStep <= n; i += kStep) {
+    most = at::vec::maximum(most, BitsVec::loadu(p + i) & magnitude);
+  }
+  if (i < n) {
+    Bits padded[kStep] = {};
+    std::memcpy(padded, p + i, static_cast<size_t>(n - i) * sizeof(T));
+    most = at::vec::maximum(most, BitsVec::loadu(padded) & magnitude);
+  }
+  Bits lanes[kStep];
+  most.store(lanes);
+  const Bits largest = *std::max_element(lanes, lanes + kStep);
+  T value;
   std::memcpy(&value, &largest, sizeof(value));
-  return value;
+  return static_cast<float>(value);
 }
 
 }  // namespace mi300

@@ -15,11 +15,13 @@ from .row_cases import (
     BF16,
     F16,
     F32,
+    FP8_MAX,
     OPS,
     ROW_OPS,
     check_call,
     make_args,
     named,
+    ordered,
     same_bits,
     values,
 )
@@ -162,6 +164,52 @@ def test_codes_equal_the_cast_of_this_torch(q_dtype, rng):
     q, y = OPS.silu_mul_quant(*args, [torch.ones(1)], q_dtype, "div", F32, -inf, inf, True)
     assert same_bits(y, x)
     assert same_bits(q, x.to(q_dtype)), rng.drawn_seed
+
+
+def every_bf16():
+    return (torch.arange(65536, dtype=torch.int32) << 16).view(F32).to(BF16)
+
+
+@pytest.mark.parametrize("scaling", ["div", "mul", "mul_reciprocal"])
+@pytest.mark.parametrize("q_dtype", reference.FP8)
+def test_codes_of_every_bf16_value(q_dtype, scaling, rng):
+    """The usual clamp and dtypes, which have code of their own, with scales that make ties."""
+    up = every_bf16()[: 65536 - rng.randint(0, 40)]
+    gate = torch.full_like(up, 1.2785)  # its silu is 1.0 in bf16, so y is `up`
+    bound = FP8_MAX[q_dtype]
+    for scale in (1.0, 0.75, 1 / 3, rng.uniform(1e-3, 1e-1), 2.0**-70, 1e30, float("inf")):
+        quant = [[torch.tensor([scale])], q_dtype, scaling, F32, -bound, bound, True]
+        q, y = OPS.silu_mul_quant(gate, up, None, BF16, BF16, *quant)
+        assert same_bits(y, up)
+        expected, _ = reference._quant(y, *quant)
+        assert same_bits(q, expected), (scale, rng.drawn_seed)
+
+
+def test_silu_of_every_bf16_gate():
+    gate = every_bf16()
+    y = OPS.silu_mul(gate, torch.ones_like(gate), None, BF16, BF16)
+    expected = torch.nn.functional.silu(gate)
+    assert torch.equal(y.isnan(), expected.isnan())
+    distance = (ordered(y) - ordered(expected)).abs().where(~y.isnan(), 0)
+    assert distance.max() <= 1 and (distance > 0).sum() <= 65
+
+
+@pytest.mark.parametrize("special", [False, True])
+@pytest.mark.parametrize("op", ROW_OPS)
+def test_the_usual_bf16_case_equals_the_formula(op, special, rng):
+    """All bf16, a weight without offset, an even clamp: this has code of its own."""
+    for hidden in (1, 31, 33, 1024, 1057, 4096):
+        args = make_args(op, rng, (4, hidden), [BF16], special)
+        if op.startswith("silu"):
+            args[2] = None
+        else:
+            start = 3 if op.startswith("add") else 0
+            args[start + 1 : start + 4] = [values((hidden,), BF16), 1e-6, 0.0]
+            args[start + 4] = rng.choice([F32, BF16])
+        if "quant" in op:
+            bound = FP8_MAX[args[-6]]
+            args[-4:-1] = [F32, -bound, bound]
+        check_call(op, args, rng.drawn_seed)
 
 
 def test_a_second_call_does_not_touch_the_first_result(rng):
