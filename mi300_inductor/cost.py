@@ -115,6 +115,6 @@ def _total(kernels: tuple[Kernel, ...]) -> sympy.Expr:
 
 def at(value: Number, sizes: Sizes) -> float:
     """An expression with numbers for its symbols."""
-    if isinstance(value, int):
+    if isinstance(value, int) or not value.free_symbols:
         return float(value)
     return float(value.subs(dict(sizes)))

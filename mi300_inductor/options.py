@@ -58,9 +58,9 @@ class Options:
         check_numerics: On the first call, run the original nodes beside each fused operator on the
             real inputs and raise when they differ by more than the contract allows. Nothing is
             cached then.
+        inductor: Inductor's own options and mode, as configuration entries; sorted pairs.
         measure: Measure each kind of rewrite against Inductor's code on the device, and undo those
             that lose. On by default in the modes `max-autotune*`.
-        inductor: Inductor's own options and mode, as configuration entries; sorted pairs.
     """
 
     expect: tuple[Expectation, ...] = ()
@@ -68,8 +68,8 @@ class Options:
     debug_dir: str | None = None
     disable: frozenset[str] = frozenset()
     check_numerics: bool = False
-    measure: bool = False
     inductor: tuple[tuple[str, Any], ...] = ()
+    measure: bool = False
 
     @classmethod
     def parse(cls, mode: str | None = None, options: Mapping[str, Any] | None = None) -> Options:

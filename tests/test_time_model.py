@@ -21,7 +21,7 @@ s0 = sympy.Symbol("s0", integer=True, positive=True)
 def test_modelled_times_are_within_a_third_of_those_measured_on_an_h200(table: str) -> None:
     lines = list(getattr(modelled, table)())
     assert len(lines) > 50
-    assert [line.case for line in lines if max(line.ratio, 1 / line.ratio) > 4 / 3] == []
+    assert [line.case for line in lines if max(line.ratio, 1 / line.ratio) > 1.3] == []
 
 
 @pytest.mark.parametrize("table", ["published_rows", "published_gemm"])

@@ -80,5 +80,4 @@ def _call_text(region: Region) -> str:
 
 
 def _number(expression: sympy.Expr) -> int | str:
-    simplified = sympy.simplify(expression)
-    return int(simplified) if simplified.is_Integer else str(simplified)
+    return int(expression) if expression.is_Integer else str(expression)
