@@ -9,7 +9,7 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from mi300_inductor import inductor
+from mi300_inductor import inductor, portable_cache
 from mi300_inductor.report import GraphReport
 
 log = logging.getLogger(__name__)
@@ -25,6 +25,7 @@ def store_report(key: str, report: GraphReport) -> None:
     A cache that cannot be written costs a compilation later, so it is a warning and no error.
     """
     path = _path(key)
+    portable_cache.record(f"{path.parent.name}/{path.name}", asdict(report))
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
