@@ -117,7 +117,7 @@ def rms_norm_quant(
     """
     norm = (weight, eps, weight_offset, code(norm_dtype), code(y_dtype or x.dtype))
     settings = static_settings("rms_norm_quant", x, target)
-    q, y = overload("rms_norm_quant")(x, *norm, scale_list(scales), *settings)
+    q, y = overload("rms_norm_quant")(x, *norm, scale_list("rms_norm_quant", scales), *settings)
     return q, y if settings[-1] else None
 
 
@@ -148,7 +148,9 @@ def add_rms_norm_quant(
     norm = (weight, eps, weight_offset, code(norm_dtype), code(y_dtype or x.dtype))
     settings = static_settings("add_rms_norm_quant", x, target)
     added = _sum(x, residual, sum_dtype, residual_dtype)
-    q, total, y = overload("add_rms_norm_quant")(*added, *norm, scale_list(scales), *settings)
+    q, total, y = overload("add_rms_norm_quant")(
+        *added, *norm, scale_list("add_rms_norm_quant", scales), *settings
+    )
     return q, total, y if settings[-1] else None
 
 

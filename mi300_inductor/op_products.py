@@ -78,7 +78,9 @@ def silu_mul_quant(
     """
     dtypes = _dtypes(gate, sigmoid_dtype, act_dtype, y_dtype)
     settings = static_settings("silu_mul_quant", gate, target)
-    q, y = overload("silu_mul_quant")(gate, up, *dtypes, scale_list(scales), *settings)
+    q, y = overload("silu_mul_quant")(
+        gate, up, *dtypes, scale_list("silu_mul_quant", scales), *settings
+    )
     return q, y if settings[-1] else None
 
 

@@ -70,7 +70,11 @@ def _require(ok: bool, message: str) -> None:
 
 def _check_rows(op: str, first: Tensor, second: Tensor | None, weight: Tensor | None) -> None:
     """Checks shared by the norm and the activation operators."""
-    _require(first.dim() > 0, f"{op}: the input is 0-D; expected [rows, hidden]. Add a dimension.")
+    _require(
+        first.dim() > 0,
+        f"{op}: the input has no last dimension; got a 0-D tensor, expected [..., hidden]. Add a "
+        "dimension.",
+    )
     for tensor in (first, second, weight):
         if tensor is None:
             continue
@@ -78,11 +82,6 @@ def _check_rows(op: str, first: Tensor, second: Tensor | None, weight: Tensor | 
             tensor.dtype in _FLOATS,
             f"{op}: unsupported input dtype; got {tensor.dtype}, expected float32, bfloat16 or "
             "float16. Convert the input first.",
-        )
-        _require(
-            tensor.device == first.device,
-            f"{op}: inputs on several devices; got {first.device} and {tensor.device}, expected "
-            "one. Move them to the same device.",
         )
     if second is not None:
         _require(
@@ -252,6 +251,19 @@ def _fake_skinny_gemm_list(
     return results
 
 
+def _on_one_device(op: str, fake: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """A fake that refuses tensors of several devices."""
+    values = (*args, *kwargs.values())
+    flat = [item for v in values for item in (v if isinstance(v, list | tuple) else (v,))]
+    devices = dict.fromkeys(str(item.device) for item in flat if isinstance(item, Tensor))
+    _require(
+        len(devices) == 1,
+        f"{op}: inputs on several devices; got {' and '.join(devices)}, expected one. Move them to "
+        "the same device.",
+    )
+    return fake(*args, **kwargs)
+
+
 _FAKES: dict[str, Callable[..., Any]] = {
     "skinny_gemm": _fake_skinny_gemm,
     "skinny_gemm_list": _fake_skinny_gemm_list,
@@ -274,6 +286,7 @@ _placeholders = {
 for _name, _schema in SCHEMAS.items():
     _library.define(_name + _schema, tags=(torch.Tag.pt2_compliant_tag,))  # type: ignore[no-untyped-call]
     _fake = _FAKES.get(_name) or partial(_fake_rows, _name)
+    _fake = partial(_on_one_device, _name, _fake)
     torch.library.register_fake(f"{NAMESPACE}::{_name}", _fake, lib=_library)
     for _key, _placeholder in _placeholders.items():
         _placeholder.impl(_name, partial(_load_kernels, _key, _name))  # type: ignore[no-untyped-call]

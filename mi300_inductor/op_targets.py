@@ -53,9 +53,19 @@ class DynamicTarget(Target, total=False):
     scale_min: float
 
 
-def scale_list(scales: Tensor | Sequence[Tensor]) -> list[Tensor]:
-    """The static scales as the operators take them."""
-    return [scales] if isinstance(scales, Tensor) else list(scales)
+def scale_list(op: str, scales: Tensor | Sequence[Tensor]) -> list[Tensor]:
+    """The static scales as the operators take them.
+
+    Raises:
+        TypeError: for anything but tensors.
+    """
+    listed = [scales] if isinstance(scales, Tensor) else scales
+    if not isinstance(listed, list | tuple) or not all(isinstance(s, Tensor) for s in listed):
+        raise TypeError(
+            f"{op}: the scales are no tensors; got {scales!r}, expected an fp32 tensor of one "
+            "element, or a list of them. Make one with torch.tensor([scale])."
+        )
+    return list(listed)
 
 
 def static_settings(op: str, x: Tensor, given: Target) -> tuple[Any, ...]:

@@ -83,3 +83,40 @@ def test_misspelt_and_wrong_arguments_are_refused():
         mi.ops.silu_mul_quant(x, x, scale, group_size=8)
     with pytest.raises(RuntimeError, match="rms_norm_quant: unsupported q_dtype; got torch.int8"):
         mi.ops.rms_norm_quant(x.to("meta"), None, scale.to("meta"), q_dtype=torch.int8)
+
+
+@pytest.mark.parametrize(
+    ("op", "args"),
+    [
+        ("rms_norm", ["x", "row"]),
+        ("add_rms_norm", ["x", "x", "row"]),
+        ("rms_norm_quant", ["x", "row", "one"]),
+        ("add_rms_norm_quant", ["x", "x", "row", "one"]),
+        ("rms_norm_quant_dynamic", ["x", "row"]),
+        ("add_rms_norm_quant_dynamic", ["x", "x", "row"]),
+        ("silu_mul", ["x", "x"]),
+        ("silu_mul_quant", ["x", "x", "one"]),
+        ("silu_mul_quant_dynamic", ["x", "x"]),
+        ("skinny_gemm", ["q", "q", "one", "one", "bias", "sum"]),
+    ],
+)
+def test_tensors_of_several_devices_are_refused_wherever_they_are(op, args):
+    values = {
+        "x": torch.ones(4, 32).bfloat16(),
+        "row": torch.ones(32).bfloat16(),
+        "one": torch.ones(1),
+        "q": torch.ones(4, 32).to(torch.float8_e4m3fn),
+        "bias": torch.ones(4),
+        "sum": torch.ones(4, 4),
+    }
+    given = [values[name] for name in args]
+    for i in range(len(given)):
+        mixed = [*given[:i], given[i].to("meta"), *given[i + 1 :]]
+        with pytest.raises(RuntimeError, match=f"{op}: inputs on several devices; got .* and "):
+            getattr(mi.ops, op)(*mixed)
+
+
+@pytest.mark.parametrize("scales", [0.5, [0.5], "0.5", None])
+def test_scales_that_are_no_tensors_are_refused(scales):
+    with pytest.raises(TypeError, match="rms_norm_quant: the scales are no tensors; got"):
+        mi.ops.rms_norm_quant(rows(), None, scales)

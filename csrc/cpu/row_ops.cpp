@@ -57,7 +57,7 @@ void check_float(const char* op, const char* name, at::ScalarType dtype) {
 Shape check_rows(const char* op, const at::Tensor& first, const at::Tensor* second,
                  const at::Tensor* weight) {
   TORCH_CHECK(first.dim() > 0, op,
-              ": the input is 0-D; expected [rows, hidden]. Add a dimension.");
+              ": the input has no last dimension; got a 0-D tensor, expected [..., hidden]. Add one.");
   for (const at::Tensor* tensor : {&first, second, weight}) {
     if (tensor == nullptr) continue;
     TORCH_CHECK(is_float(tensor->scalar_type()), op, ": unsupported input dtype; got ",

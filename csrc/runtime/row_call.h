@@ -62,7 +62,7 @@ class RowCall {
  public:
   RowCall(const char* op, bool is_norm, const Tensor& first, const std::optional<Tensor>& second)
       : op_(op), like_(first) {
-    TORCH_CHECK(first.dim() > 0, op, ": the input is 0-D; expected [rows, hidden]. Add a dimension.");
+    TORCH_CHECK(first.dim() > 0, op, ": the input has no last dimension; got a 0-D tensor, expected [..., hidden]. Add one.");
     TORCH_CHECK(first.size(-1) <= 0x7fffffff, op, ": a row is too long; got ", first.size(-1),
                 " elements, expected fewer than 2^31. Split it.");
     RowArgs& args = problem_.args;

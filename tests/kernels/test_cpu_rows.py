@@ -235,7 +235,7 @@ ONE = [torch.ones(1)]
 @pytest.mark.parametrize(
     ("op", "args", "message"),
     [
-        ("rms_norm", [torch.ones(()), *NORM], "0-D"),
+        ("rms_norm", [torch.ones(()), *NORM], "got a 0-D tensor"),
         ("rms_norm", [torch.ones(2, 4, dtype=torch.int32), *NORM], "unsupported input dtype"),
         ("rms_norm", [torch.ones(2, 4), torch.ones(3), *NORM[1:]], "does not fit the last"),
         ("rms_norm", [torch.ones(2, 4), None, 1e-6, 0.0, torch.int8, BF16], "norm_dtype"),
