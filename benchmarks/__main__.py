@@ -13,6 +13,7 @@ import logging
 import shlex
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -31,7 +32,7 @@ def numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-def names(known: tuple[str, ...]):  # noqa: ANN201
+def names(known: tuple[str, ...]) -> Callable[[str], list[str]]:
     def parse(text: str) -> list[str]:
         parts = text.split(",")
         unknown = [part for part in parts if part not in known]
