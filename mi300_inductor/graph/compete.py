@@ -64,17 +64,24 @@ def choose(anchors: Sequence[Sequence[Region]], legality: Legality, plan: Plan) 
 
 
 def _report(plan: Plan, refused: Sequence[tuple[Region, Refusal]], taken: Region | None) -> None:
-    """Notes the first loss: a kind that the anchor does not get, or a part of it."""
-    for region, refusal in refused:
-        if taken is not None and region.parts <= taken.parts:
-            continue
-        if taken is not None and refusal.is_competition:
-            plan.refuse(COMPETITION, region.rows, refusal)
-        elif taken is None or region.kind != taken.kind:
-            plan.refuse(region.kind, region.rows, refusal)
-        else:
-            continue
+    """Notes the first loss: a kind that the anchor does not get, or a part of it.
+
+    Of the forms with these parts the last asks least, so that its refusal is the one that counts.
+    """
+    lost = [
+        (region, refusal)
+        for region, refusal in refused
+        if taken is None
+        or (region.parts > taken.parts and (refusal.is_competition or region.kind != taken.kind))
+    ]
+    if not lost:
         return
+    kind, parts = lost[0][0].kind, lost[0][0].parts
+    region, refusal = [one for one in lost if (one[0].kind, one[0].parts) == (kind, parts)][-1]
+    if taken is None or not refusal.is_competition:
+        plan.refuse(region.kind, region.rows, refusal)
+    else:
+        plan.refuse(COMPETITION, region.rows, refusal)
 
 
 def _key(region: Region) -> _Key:

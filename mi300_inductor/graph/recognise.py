@@ -64,7 +64,8 @@ def recognise(canonical: Canonicaliser) -> Recognition:
     refusals: dict[Term, Refusal] = {}
     for meaning in meanings():
         found, refused = _facts_of(meaning, by_op)
-        refusals.update((match.root, refusal) for match, refusal in refused)
+        for match, refusal in refused:  # the largest match first
+            refusals.setdefault(match.root, refusal)
         facts.extend(found)
         misses.extend(_misses_of(meaning, canonical.terms, found, refused))
     return Recognition(tuple(facts), tuple(misses), refusals)

@@ -15,6 +15,7 @@ from mi300_inductor.inductor import has_hook
 from mi300_inductor.op_schemas import NAMESPACE
 
 _KEPT = (torch.bfloat16, torch.float16)
+_CAST_AGAIN = (torch.float32, *_KEPT)
 _CONVERT = torch.ops.prims.convert_element_type.default
 
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -44,7 +45,7 @@ def keeps_roundings() -> bool:
 
 
 def mark_roundings(gm: fx.GraphModule, is_needed: bool | None = None) -> None:
-    """Joint-graph hook: keeps every narrowing cast that is widened again, where torch would not.
+    """Joint-graph hook: keeps every cast to a half that is cast again, where torch would not.
 
     Args:
         gm: The joint graph; changed in place.
@@ -56,7 +57,7 @@ def mark_roundings(gm: fx.GraphModule, is_needed: bool | None = None) -> None:
         source = node.args[0]
         if not isinstance(source, fx.Node) or source.target is not _CONVERT:
             continue
-        if source.args[1] in _KEPT and node.args[1] == torch.float32:
+        if source.args[1] in _KEPT and node.args[1] in _CAST_AGAIN:
             with gm.graph.inserting_before(node):
                 kept = gm.graph.call_function(ROUNDED, (source,))
                 kept.meta = dict(source.meta)

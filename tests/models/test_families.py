@@ -59,13 +59,14 @@ def make(family: str) -> torch.nn.Module:
     return model
 
 
-@pytest.mark.parametrize("is_quantised", [False, True], ids=["plain", "quantised"])
+@pytest.mark.parametrize("activations", [None, "static", "per_token"])
 @pytest.mark.parametrize("family", PLAIN)
-def test_a_family_fuses_all_its_norms_and_activations(family, is_quantised):
+def test_a_family_fuses_all_its_norms_and_activations(family, activations):
     model = make(family)
     tokens = torch.randint(3, 128, (2, 9))
+    is_quantised = activations is not None
     if is_quantised:
-        mi.quantize_(model, activations="static", calibrate=[tokens])
+        mi.quantize_(model, activations=activations, calibrate=[tokens])
     with torch.no_grad():
         want = model(tokens, use_cache=False).logits
         compiled = torch.compile(

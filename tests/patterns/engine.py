@@ -104,7 +104,10 @@ def run(
         return call
 
     def backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-        patches = {"joint_custom_pre_pass": RoundingMarks() if marks else None}
+        patches = {
+            "joint_custom_pre_pass": RoundingMarks() if marks else None,
+            "emulate_precision_casts": True,  # as the backend sets it
+        }
         with functorch_config.patch(enable_autograd_cache=False):
             return compile_fx.compile_fx(
                 gm, example_inputs, inner_compile=inner, config_patches=patches

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensor
 from torch.nn import functional
 
 from .engine import BF16, E4M3FN, check_same, fresh, run
@@ -129,6 +130,40 @@ def weight_as_k_by_n(x, w, s):
     return x @ x.new_ones(HIDDEN, 16).cumsum(0)
 
 
+def norm_in_double(x, w, s):
+    h = x.double()
+    return (h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6) * w).float()
+
+
+def gate_in_double(x, w, s):
+    return (functional.silu(x.double()) * x).float()
+
+
+def quantised_double(x, w, s):
+    return (norm(x, w).double() / s.double()).to(E4M3FN)
+
+
+def two_computed_scales(x, w, s):
+    y = norm(x, w)
+    g = y.view(ROWS, 2, -1)
+    rows, groups = (v.abs().amax(-1, keepdim=True).float() / 448 for v in (y, g))
+    return quant(y, rows), quant(g, groups)
+
+
+def rounded_to_two_dtypes(x, w, s):
+    y = functional.rms_norm(x.float(), (HIDDEN,), w.float(), 1e-6)
+    return quant(y.to(BF16).to(torch.float16), s)
+
+
+def bias_of_full_size(x, w, s):
+    return torch.addmm(x[:, :16], x, x.new_ones(16, HIDDEN).t())
+
+
+def scale_from_the_stored_sum(x, w, s):
+    h = x + x.flip(0)
+    return quant(norm(h, w), h.abs().amax().float() / 448), h
+
+
 CASES = [
     (eps_from_a_tensor, "rms_norm: eps is not a constant", "constant eps"),
     (mean_over_rows, "rms_norm: the mean of squares is over dimensions [0] of 2, expected the last"
@@ -166,6 +201,20 @@ CASES = [
      " torch.bfloat16", "Divide in float32"),
     (unsupported_format, "rms_norm_quant: torch.float8_e5m2fnuz is not supported, expected one of"
      " torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2", "Use one"),
+    (norm_in_double, "rms_norm: the input of the norm is torch.float64, expected float32, bfloat16"
+     " or float16", "Normalise in one of these"),
+    (gate_in_double, "silu_mul: gate is torch.float64, expected float32, bfloat16 or float16",
+     "Activate in one of these"),
+    (quantised_double, "quant: the quantised value is torch.float64, expected float32, bfloat16 or"
+     " float16", "Quantise a float tensor"),
+    (two_computed_scales, "rms_norm_quant: the value is quantised in several ways with computed"
+     " scales; a fusion computes one", "Quantise the value once"),
+    (rounded_to_two_dtypes, "rms_norm_quant: the value is rounded twice before it is quantised",
+     "Cast once"),
+    (bias_of_full_size, "skinny_gemm: the bias has shape [12, 16], expected one value per column",
+     "after the matmul"),
+    (scale_from_the_stored_sum, "add_rms_norm_quant: an input of the fusion is computed from add,"
+     " one of its results", "from something else"),
     (quantised_input, "quant: the quantised value is not the result of an RMSNorm or of SiLU*mul,"
      " so there is no kernel to merge it into", "Nothing to change"),
     (scale_in_half, "rms_norm_quant: the scale is computed in torch.bfloat16, expected float32",
@@ -199,6 +248,43 @@ def test_values_saved_for_backward_are_named():
     assert any("torch.no_grad()" in r.hint for r in reasons)
     check_same(made.got, made.want)
     made.got.float().sum().backward()
+
+
+def test_a_write_between_the_parts_is_named():
+    """AOTAutograd leaves no such writes; a pass before ours might."""
+
+    def write(gm):
+        node = next(n for n in gm.graph.nodes if n.target is torch.ops.aten.rsqrt.default)
+        source = gm.graph.find_nodes(op="placeholder")[2]
+        with gm.graph.inserting_after(node):
+            gm.graph.call_function(torch.ops.aten.add_.Tensor, (source, 0.0)).meta.update(
+                source.meta
+            )
+
+    made = run(
+        lambda x, w, s: (norm(x, w), s + 1),
+        *(fresh(ROWS, HIDDEN), fresh(HIDDEN), torch.ones(1)),
+        before_pass=write,
+    )
+    assert made.reasons == ["rms_norm: a write in place stands between the parts"]
+    assert "out of place" in made.rejected[0].hint
+    check_same(made.got, made.want)
+
+
+def test_tensors_on_several_devices_are_named():
+    def move_the_scale(gm):
+        node = gm.graph.find_nodes(op="placeholder")[2]
+        mode = node.meta["val"].fake_mode
+        with mode:
+            empty = torch.empty(1, device="meta")
+        node.meta["val"] = FakeTensor(mode, empty, torch.device("cuda", 0))
+
+    args = fresh(ROWS, HIDDEN), fresh(HIDDEN), torch.rand(1) + 0.5
+    made = run(lambda x, w, s: quant(norm(x, w), s), *args, before_pass=move_the_scale)
+    assert made.kinds == ["rms_norm"]
+    assert made.reasons == ["rms_norm_quant: the tensors are on cpu and cuda:0"]
+    assert "one device" in made.rejected[0].hint
+    check_same(made.got, made.want)
 
 
 def test_a_disabled_kind_is_not_reported():
