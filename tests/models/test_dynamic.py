@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, fx
 from torch._dynamo.utils import counters
-from transformers import LlamaConfig, LlamaModel
+from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel, StaticCache
 
 import mi300_inductor as mi
 from mi300_inductor import graph
@@ -119,3 +119,42 @@ def test_the_pass_adds_no_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.kinds == ["add_rms_norm_quant", "skinny_gemm"]
     before, after = known
     assert before == after
+
+
+@torch.no_grad()
+def test_prefill_and_decode_are_one_graph_each_and_a_step_none() -> None:
+    """With a static cache; other batches take the graphs that Dynamo makes by itself, no more."""
+    torch.manual_seed(0)
+    causal = LlamaForCausalLM(CONFIG).to(torch.bfloat16).eval()
+    torch._dynamo.reset()
+    counters.clear()
+    compiled = torch.compile(causal, backend="mi300", fullgraph=True, dynamic=True)
+
+    def generate(call: Any, ids: Tensor, steps: int) -> list[Tensor]:
+        cache = StaticCache(config=CONFIG, max_cache_len=32)
+        logits = [call(ids, past_key_values=cache, use_cache=True).logits[:, -1:]]
+        for step in range(steps):
+            position = torch.full((len(ids), 1), ids.shape[1] + step)
+            token = torch.full((len(ids), 1), 7 + step)
+            out = call(token, position_ids=position, past_key_values=cache, use_cache=True)
+            logits.append(out.logits)
+        return logits
+
+    batches = ((2, 8), (3, 5), (33, 8))
+    needed = []
+    traced = torch.compile(causal, backend="eager", fullgraph=True, dynamic=True)
+    for batch, prompt in batches:
+        ids = torch.randint(0, 100, (batch, prompt))
+        generate(traced, ids, 1)
+        needed.append(counters["stats"]["unique_graphs"])
+    torch._dynamo.reset()
+    counters.clear()
+    for (batch, prompt), graphs in zip(batches, needed, strict=True):
+        ids = torch.randint(0, 100, (batch, prompt))
+        for found, expected in zip(
+            generate(compiled, ids, 3), generate(causal, ids, 3), strict=True
+        ):
+            error = (found - expected).float().norm() / expected.float().norm()
+            assert error < 0.02, (batch, prompt)
+        assert counters["stats"]["unique_graphs"] == graphs, (batch, prompt)
+    assert needed[0] == 2
