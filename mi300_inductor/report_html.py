@@ -106,7 +106,8 @@ def _arrow(text: str) -> str:
 
 def _details(group: Sequence[Fusion]) -> str:
     items = "".join(
-        f"<li><code>{escape(f.op)}</code><br>replaces {counted(len(f.nodes), 'node')}: "
+        f"<li><code>{escape(f.op)}</code><br>{escape(_arrow(f.saving))}"
+        f"<br>replaces {counted(len(f.nodes), 'node')}: "
         f"{escape(', '.join(f.nodes))}</li>"
         for f in group
     )
