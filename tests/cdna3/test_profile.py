@@ -9,16 +9,18 @@ import pytest
 from ..gfx942.cases import OPS
 from .__main__ import main
 
+_SHAPES = {"skinny_gemm": ["8", "64", "512"], "skinny_gemm_list": ["8", "64", "40", "512"]}
 
-@pytest.mark.parametrize("op", [op for op in OPS if op != "skinny_gemm_list"])
+
+@pytest.mark.parametrize("op", OPS)
 def test_every_operator_has_a_profile(op, capsys):
-    shape = ["8", "64", "512"] if op == "skinny_gemm" else ["4", "512"]
+    shape = _SHAPES.get(op, ["4", "512"])
     assert main(["profile", op, "--shape", *shape]) == 0
     said = capsys.readouterr().out
     assert said.startswith(("rms_norm_bf16", "silu_mul_bf16", "skinny_gemm_"))
     assert re.search(r"^\d+ workgroups of \d+ waves +total +a workgroup$", said, re.MULTILINE)
     loaded = re.search(r"^global_load bytes, 16 a lane +([\d,]+) ", said, re.MULTILINE)
-    inputs = 64 * 512 if op == "skinny_gemm" else 4 * 512 * 2
+    inputs = {"skinny_gemm": 64 * 512, "skinny_gemm_list": (64 + 40) * 512}.get(op, 4 * 512 * 2)
     assert loaded and int(loaded[1].replace(",", "")) >= inputs
 
 
@@ -43,7 +45,10 @@ def test_totals_and_workgroups_agree(capsys):
         (["skinny_gemm", "--shape", "65", "64", "512"], "no kernel of form any takes the shape"),
         (["skinny_gemm", "--shape", "9", "64", "512", "--form", "sparse"], "form sparse"),
         (["skinny_gemm", "--shape", "9", "64", "512", "--dtype", "fp32"], "no kernel for fp32"),
-        (["silu_mul", "--shape", "9", "64", "--form", "dense"], "go with skinny_gemm only"),
+        (["skinny_gemm_list", "--shape", "8", "64", "512"], "got 8 64 512, expected 4 or 5"),
+        (["skinny_gemm_list", "--shape", "65", "64", "8", "512"], "skinny_gemm_list: no kernel of"),
+        (["skinny_gemm_list", "--shape", "9", "64", "8", "512", "--dtype", "fp32"], "for fp32"),
+        (["silu_mul", "--shape", "9", "64", "--form", "dense"], "go with skinny_gemm and its list"),
         (
             ["rms_norm_quant_dynamic", "--shape", "4", "100", "--group", "64"],
             "hidden is not a whole number of groups; got 100 and 64",

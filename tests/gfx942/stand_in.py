@@ -22,6 +22,7 @@ from ..cdna3.program import Kernel
 from .cases import BF16, E4M3FN, F16, Case
 from .gemm import GemmCall
 from .gemm_cases import FP8, GemmCase, check_product
+from .gemm_list import parts_of, prepare_list
 from .modules import download, load_module
 from .rows import CAST_SATURATES, RowCall, prepare
 from .test_rows import check_rows
@@ -127,6 +128,15 @@ def _run_gemm(driver: Driver, case: GemmCase) -> None:
     check_product(case, given, download(call.out, call.out_dtype, call.shape))
 
 
+def _run_list(driver: Driver, case: GemmCase, widths: Sequence[int]) -> None:
+    parts = parts_of(case, widths)
+    given = [part.operands() for part in parts]
+    call = prepare_list(parts, given)
+    _launch_all(driver, call.device, call.launches)
+    for part, operands, got in zip(parts, given, call.outputs(), strict=True):
+        check_product(part, operands, got)
+
+
 def main(library: Path) -> int:
     """Install the code objects as the product does, and run one call of each kind."""
     driver = Driver(library)
@@ -148,6 +158,10 @@ def main(library: Path) -> int:
     for form in (Form.DENSE, Form.SPARSE, Form.RING):
         _run_gemm(driver, GemmCase(8, 96, 2048, FP8, form))
     _run_gemm(driver, GemmCase(5, 70, 333, BF16, bias=True))
+    for form in (Form.DENSE, Form.SPARSE, Form.RING):
+        _run_list(driver, GemmCase(8, 0, 2048, FP8, form), (96, 70))
+        _run_list(driver, GemmCase(3, 0, 2048, FP8, form, bias=True), (96, 16, 24))
+    _run_list(driver, GemmCase(5, 0, 333, BF16), (40, 70, 24))
     print(f"launches made: {driver.launches}")
     return 0
 
