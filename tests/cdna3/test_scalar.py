@@ -44,6 +44,7 @@ WORDS = {
     "s_lshl2_add_u32 s24, s16, s17": lambda a, b: ((a << 2) + b, (a << 2) + b > M32),
     "s_absdiff_i32 s24, s16, s17": lambda a, b: (abs(_signed(a - b & M32)), (a - b) & M32 != 0),
     "s_movk_i32 s24, 0x8001": lambda a, b: (-0x7FFF, None),
+    "s_mov_b32 s24, s16\n  s_mulk_i32 s24, 0x8001": lambda a, b: (a * -0x7FFF, True),  # SCC stays
     "s_sub_i32 s24, s16, s17": lambda a, b: (
         a - b,
         not -(1 << 31) <= _signed(a) - _signed(b) < 1 << 31,
