@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -110,6 +111,7 @@ def _argument(value: Any) -> str:
     return str(value)
 
 
+@functools.lru_cache(4096)
 def source_line(trace: str) -> str:
     """`file:line: code` of the innermost frame of a stack trace that is the model's.
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import fx
 from torch._subclasses import FakeTensor
@@ -72,7 +72,7 @@ def run(gm: fx.GraphModule, options: Options) -> PassResult:
     graph = gm.graph
     if not any(isinstance(node.meta.get("val"), FakeTensor) for node in graph.nodes):
         return PassResult((), (), ())
-    backup = _copy(graph)
+    backup = _parts(graph)
     try:
         return _run(graph, options)
     except Exception as error:
@@ -135,13 +135,21 @@ def _rejections(
     return tuple(rejection for _, rejection in sorted(found, key=lambda entry: entry[0]))
 
 
-def _copy(graph: fx.Graph) -> fx.Graph:
-    copy = fx.Graph(graph.owning_module)
-    copy.output(copy.graph_copy(graph, {}))
-    return copy
+def _parts(graph: fx.Graph) -> list[tuple[fx.Node, tuple[Any, ...], dict[str, Any]]]:
+    """What each node is made of; arguments are immutable, so none is copied."""
+    return [
+        (n, (n.op, n.target, n.args, n.kwargs, n.name, n.type), dict(n.meta)) for n in graph.nodes
+    ]
 
 
-def _restore(graph: fx.Graph, backup: fx.Graph) -> None:
+def _restore(
+    graph: fx.Graph, backup: list[tuple[fx.Node, tuple[Any, ...], dict[str, Any]]]
+) -> None:
+    """Makes a graph again from its `_parts`."""
     for node in reversed(list(graph.nodes)):
         graph.erase_node(node)
-    graph.output(graph.graph_copy(backup, {}))
+    made: dict[fx.Node, fx.Node] = {}
+    for old, (op, target, args, kwargs, name, type_expr), meta in backup:
+        args, kwargs = fx.map_arg((args, kwargs), made.__getitem__)
+        made[old] = graph.create_node(op, target, args, kwargs, name, type_expr)
+        made[old].meta = meta

@@ -20,6 +20,12 @@ from mi300_inductor.inductor import outside_fake_mode
 FORM_FILES = (cast_forms, matmul_forms)
 
 
+def writes(node: fx.Node) -> bool:
+    """Whether a node calls an operator that writes to one of its arguments."""
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
+
+
 class Canonicaliser:
     """Terms of one FX graph; `terms` lists them in graph order, without repetition."""
 

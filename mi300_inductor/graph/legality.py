@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from mi300_inductor.graph.canonicalise import Canonicaliser
+from mi300_inductor.graph.canonicalise import Canonicaliser, writes
 from mi300_inductor.graph.meaning import Refusal
 from mi300_inductor.graph.region import Region
 from mi300_inductor.graph.term import strip_widening
@@ -34,7 +34,7 @@ class Legality:
         """See the class."""
         self._canonical = canonical
         self._order = {node: index for index, node in enumerate(graph.nodes)}
-        self._writes = [self._order[node] for node in graph.nodes if _writes(node)]
+        self._writes = [self._order[node] for node in graph.nodes if writes(node)]
         self._is_training = any(
             node.op == "placeholder" and node.name.startswith(("primals", "tangents"))
             for node in graph.nodes
@@ -156,11 +156,6 @@ class Legality:
                 "Write after the fused part, or out of place.",
             )
         return None
-
-
-def _writes(node: fx.Node) -> bool:
-    target = node.target
-    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
 
 
 def _several_devices(inputs: Iterable[fx.Node], outputs: Iterable[fx.Node]) -> Refusal | None:

@@ -13,14 +13,14 @@ from typing import Any
 
 import networkx
 import torch
-from torch import fx
+from torch import Tensor, fx
 from torch._subclasses import FakeTensor
 
 from mi300_inductor.dtype_codes import as_argument
 from mi300_inductor.graph.legality import CHECK
 from mi300_inductor.graph.region import Region
 from mi300_inductor.graph.term import Term, same_dim, same_shape
-from mi300_inductor.op_schemas import overload
+from mi300_inductor.op_schemas import NAMESPACE, overload
 
 _PERMUTE = torch.ops.aten.permute.default
 
@@ -35,6 +35,8 @@ class Rewriter:
         self._replaced: dict[fx.Node, fx.Node] = {}
         self._results: set[fx.Node] = set()
         self._merged: dict[fx.Node, fx.Node] = {}
+        self._fresh: list[fx.Node] = []
+        self._made: dict[Any, Any] = {}
         values = (node.meta.get("val") for node in graph.nodes)
         self._fake_mode = next(v.fake_mode for v in values if isinstance(v, FakeTensor))
 
@@ -216,7 +218,7 @@ class Rewriter:
                 return node
         for tensor in (source, *self._graph.find_nodes(op="placeholder")):
             value = tensor.meta.get("val")
-            for index, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+            for index, size in enumerate(value.shape if isinstance(value, Tensor) else ()):
                 if same_dim(size, dim):
                     return self._new(torch.ops.aten.sym_size.int, (tensor, index), source)
         raise RuntimeError(
@@ -233,19 +235,32 @@ class Rewriter:
     ) -> fx.Node:
         """A new call with the metadata that later passes rely on."""
         node = self._graph.call_function(target, args, kwargs or {})
-        fake_args, fake_kwargs = fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
-        with self._fake_mode:
-            node.meta["val"] = target(*fake_args, **fake_kwargs)
+        self._fresh.append(node)
+        node.meta["val"] = self._value(target, args, kwargs or {})
         for key in ("stack_trace", "original_aten", "from_node"):
             if key in like.meta:
                 node.meta[key] = like.meta[key]
         return node
 
+    def _value(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The fake value of a call; results of an operator of ours are made after those before."""
+        if target is operator.getitem:
+            return args[0].meta["val"][args[1]]
+        values = fx.map_arg(args, lambda node: node.meta["val"])
+        key = _signature((target, values)) if target.namespace == NAMESPACE else None
+        with self._fake_mode:
+            if key in self._made:
+                return _another(self._made[key])
+            value = target(*values, **kwargs)
+        if key is not None:
+            self._made[key] = value
+        return value
+
     def _number_new_nodes(self, position: float) -> None:
         """Gives new nodes places just behind a position, in the order of their creation."""
-        fresh = [node for node in self._graph.nodes if node not in self._order]
-        for count, node in enumerate(fresh, 1):
-            self._order[node] = position + count / (len(fresh) + 1)
+        for count, node in enumerate(self._fresh, 1):
+            self._order[node] = position + count / (len(self._fresh) + 1)
+        self._fresh.clear()
 
     def _erase_unused(self, nodes: frozenset[fx.Node]) -> None:
         for node in sorted(nodes, key=self._order.__getitem__, reverse=True):
@@ -254,3 +269,25 @@ class Rewriter:
             for check in list(node.users):
                 self._graph.erase_node(check)
             self._graph.erase_node(node)
+
+
+def _signature(value: Any) -> Any:
+    """Equal for arguments that give results of equal layout; None where a size is a symbol."""
+    if isinstance(value, Tensor):
+        layout = (*value.shape, *value.stride())
+        if not all(isinstance(size, int) for size in layout):
+            return None
+        return (Tensor, value.dim(), layout, value.dtype, value.device)
+    if isinstance(value, tuple | list):
+        parts = tuple(_signature(item) if item is not None else () for item in value)
+        return None if None in parts else parts
+    return value
+
+
+def _another(value: Any) -> Any:
+    """A new value with the layout of a fake one: tensors that share no memory with it."""
+    if isinstance(value, Tensor):
+        return torch.empty_strided(
+            value.shape, value.stride(), dtype=value.dtype, device=value.device
+        )
+    return type(value)(_another(item) for item in value)

@@ -23,7 +23,7 @@ import torch
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from mi300_inductor.graph.canonicalise import Canonicaliser
+from mi300_inductor.graph.canonicalise import Canonicaliser, writes
 from mi300_inductor.graph.term import Term, held_dtype, operand_classes, strip, strip_widening
 from mi300_inductor.graph.words import describe, in_words, shape_text
 from mi300_inductor.inductor import outside_fake_mode
@@ -254,9 +254,10 @@ def compile_spelling(
 
     inputs = [given[n] for n in tensors]
     with torch.no_grad(), outside_fake_mode():
-        # Some decompositions write in place; the user's graph is functional, so this one must be.
-        decomposed = make_fx(traced, dict(decompositions), tracing_mode="fake")(*inputs)
-        module = make_fx(functionalize(decomposed), tracing_mode="fake")(*inputs)
+        module = make_fx(traced, dict(decompositions), tracing_mode="fake")(*inputs)
+        if any(writes(node) for node in module.graph.nodes):
+            # A decomposition writes in place; the user's graph is functional, so this one must be.
+            module = make_fx(functionalize(module), tracing_mode="fake")(*inputs)
     canonical = Canonicaliser(module.graph)
     output = module.graph.find_nodes(op="output")[0].args[0]
     if not isinstance(output, torch.fx.Node):
