@@ -13,6 +13,7 @@ once more. `held_dtype` adds this up.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -102,9 +103,10 @@ def same_shape(a: Sequence[Dim], b: Sequence[Dim]) -> bool:
 
 def count(shape: Sequence[Dim]) -> sympy.Expr:
     """Number of elements as an expression in the graph's symbols."""
-    product: sympy.Expr = sympy.Integer(1)
+    product: sympy.Expr = sympy.Integer(math.prod(dim for dim in shape if isinstance(dim, int)))
     for dim in shape:
-        product = product * _expression(dim)
+        if not isinstance(dim, int):
+            product = product * _expression(dim)
     return product
 
 
