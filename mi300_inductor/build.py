@@ -21,6 +21,7 @@ hence no symbol of one level can be linked into another. Code reads the compiler
 
 from __future__ import annotations
 
+import logging
 import platform
 import re
 import subprocess
@@ -49,6 +50,8 @@ __all__ = [
 ]
 
 COMPILER = "g++"
+
+log = logging.getLogger(__name__)
 
 
 class Level(NamedTuple):
@@ -197,6 +200,7 @@ def build_library(folder: str, flags: Sequence[str] = ()) -> Path:
         return cached(parts[source], f"{source.stem}.o", run)
 
     def link(out: Path) -> None:
+        log.warning("compiling %s with %s, once; about a minute", csrc / folder, COMPILER)
         with ThreadPoolExecutor(2) as pool:
             objects = [str(path) for path in pool.map(compile_one, sources)]
         torch_lib = f"-L{Path(torch.__file__).parent / 'lib'}"

@@ -74,8 +74,9 @@ class FusionPass(inductor.CustomGraphPass):
 
     def __init__(self, options: dict[str, Any] | Options | None = None) -> None:
         """See the class."""
+        self._is_by_hand = not isinstance(options, Options)
         self.options = options if isinstance(options, Options) else Options.parse(options=options)
-        if isinstance(options, Options):
+        if not self._is_by_hand:
             return
         if self.options.check_numerics:
             raise RuntimeError(
@@ -119,10 +120,17 @@ class FusionPass(inductor.CustomGraphPass):
         if collector.checks_at_once:
             finish(report, self.options)
 
-    def uuid(self) -> tuple[str, ...]:
-        """Identifies the pass's behaviour in cache keys: files, options, user spellings, torch."""
+    def uuid(self) -> tuple[str, ...] | None:
+        """Identifies the pass's behaviour in cache keys: files, options, user spellings, torch.
+
+        None, which switches Inductor's cache off, for a pass set by hand that has contracts to
+        keep or reports to write: on a hit it does not run. The backend reads the stored report.
+        """
         from mi300_inductor.graph import user_spellings_key
 
+        contracts = (self.options.expect, self.options.strict, self.options.debug_dir)
+        if self._is_by_hand and any(contracts):
+            return None
         return ("mi300", files_hash(), self.options.cache_key(), user_spellings_key(), _torch())
 
 

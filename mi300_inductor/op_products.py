@@ -178,6 +178,11 @@ def skinny_gemm_list(
     Raises:
         RuntimeError: as `skinny_gemm`, and if the lists differ in length.
     """
+    if not a:
+        raise RuntimeError(
+            "skinny_gemm_list: there is nothing to multiply; got no tensors, expected one or more. "
+            "Leave the call out."
+        )
     if out_dtype is None:
         out_dtype = torch.bfloat16 if a[0].dtype in FP8_DTYPES else a[0].dtype
     out: list[Tensor] = overload("skinny_gemm_list")(a, weight, scale_a, scale_b, bias, out_dtype)

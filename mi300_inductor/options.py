@@ -96,6 +96,11 @@ class Options:
         is_tuned = str(mode or inner_mode).startswith("max-autotune")
         known = option_names()
         for name in given:
+            if not isinstance(name, str):
+                raise RuntimeError(
+                    f"options: a name is no string; got {name!r}, expected one of "
+                    f"{', '.join(_own_names())}. Write it in quotes."
+                )
             if name.replace("-", "_") not in known:
                 raise RuntimeError(_unknown_name(name, known))
         return cls(
@@ -128,12 +133,13 @@ def _unknown_name(name: str, inductor_names: Iterable[str]) -> str:
     own = sorted([*_own_names(), "mode"])
     # What Inductor accepts but keeps to itself is not worth proposing.
     names = sorted(n for n in inductor_names if not n.startswith("_") and not n.isupper())
+    groups = sorted({f"{n.partition('.')[0]}.*" if "." in n else n for n in names})
     close = difflib.get_close_matches(name, [*own, *names], 1)
     guess = f"Did you mean {close[0]!r}? " if close else ""
     return (
         f"options: unknown name; got {name!r}, expected one of {', '.join(own)}, or an option of "
         f"Inductor. {guess}Remove it or choose a valid name. "
-        f"Options of Inductor: {', '.join(names)}."
+        f"Options of Inductor: {', '.join(groups)}."
     )
 
 

@@ -117,6 +117,11 @@ def _check_calibration(activations: str, calibrate: object) -> None:
             "quantize_: static activations need calibration inputs; got None, expected an iterable "
             'of model inputs. Pass calibrate=[input], or activations="per_token", which needs none.'
         )
+    if calibrate is not None and not isinstance(calibrate, Iterable):
+        raise ValueError(
+            f"quantize_: calibrate is no collection; got {calibrate!r}, expected an iterable of "
+            "model inputs. Pass [input]."
+        )
     if isinstance(calibrate, (Tensor, Mapping, str)):
         raise ValueError(
             f"quantize_: calibrate is one input; got {type(calibrate).__name__}, expected an "
@@ -142,6 +147,14 @@ def _linears(model: nn.Module, skip: tuple[str, ...]) -> dict[nn.Linear, list[st
             "names of its modules. Look them up with model.named_modules()."
         )
     layers = {layer: names for layer, names in layers.items() if layer not in skipped_layers}
+    for name, module in model.named_modules():
+        own = [getattr(module, attribute, None) for attribute in ("linear1", "linear2")]
+        if isinstance(module, nn.TransformerEncoderLayer) and any(one in layers for one in own):
+            raise ValueError(
+                f"quantize_: {name or 'the model'} reads the weights of its layers itself; got an "
+                "nn.TransformerEncoderLayer, expected layers that call their nn.Linears. Add "
+                "'linear1' and 'linear2' to skip."
+            )
     if not layers or "" in (name for names in layers.values() for name in names):
         raise ValueError(
             f"quantize_: there is no layer to replace; got a {type(model).__name__}, expected a "

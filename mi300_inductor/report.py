@@ -252,7 +252,8 @@ def last_report() -> Report:
         graphs = tuple(_history)
     if not graphs:
         raise RuntimeError(
-            "last_report: nothing was compiled; got no graph in this process, expected at least "
-            'one. Call a model compiled with torch.compile(model, backend="mi300") first.'
+            "last_report: no graph went through the pass; got none in this process, expected at "
+            'least one. Call a model compiled with torch.compile(model, backend="mi300") first; '
+            "with a FusionPass set by hand nothing is reported when Inductor's cache has the graph."
         )
     return Report(graphs[-1].fused, graphs[-1].rejected, graphs, is_sum=False)

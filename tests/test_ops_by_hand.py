@@ -120,3 +120,8 @@ def test_tensors_of_several_devices_are_refused_wherever_they_are(op, args):
 def test_scales_that_are_no_tensors_are_refused(scales):
     with pytest.raises(TypeError, match="rms_norm_quant: the scales are no tensors; got"):
         mi.ops.rms_norm_quant(rows(), None, scales)
+
+
+def test_a_list_of_no_matmuls_is_refused():
+    with pytest.raises(RuntimeError, match="skinny_gemm_list: there is nothing to multiply"):
+        mi.ops.skinny_gemm_list([], [])

@@ -62,6 +62,9 @@ def test_unknown_name_lists_ours_and_inductors_and_guesses():
     assert "Did you mean 'expect'?" in text
     assert " _micro_pipeline_tp" not in text and "TYPE_CHECKING" not in text
     assert Options.parse(options={"_micro_pipeline_tp": True}).inductor
+    assert len(text) < 8000 and "aot_inductor.*" in text
+    with pytest.raises(RuntimeError, match="options: a name is no string; got 3, expected one of"):
+        Options.parse(options={3: True})
     with pytest.raises(RuntimeError, match="Did you mean 'max_autotune'"):
         Options.parse(options={"max_autotun": True})
 

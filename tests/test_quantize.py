@@ -298,6 +298,12 @@ BAD_INPUT = {
     "bare linear": (lambda: nn.Linear(4, 4), {"calibrate": [X]}, "no layer to replace; got a Lin"),
     "no linear": (nn.ReLU, {"calibrate": [X]}, "no layer to replace; got a ReLU"),
     "nan": (small_model, {"calibrate": [X, X * torch.nan]}, "input of 0 is not finite; got a lar"),
+    "no collection": (small_model, {"calibrate": 3}, "calibrate is no collection; got 3"),
+    "torch's fast path": (
+        lambda: nn.TransformerEncoderLayer(16, 2, batch_first=True),
+        {"activations": "per_token"},
+        "the model reads the weights of its layers itself; got an nn.TransformerEncoderLayer",
+    ),
     "float64": (
         lambda: small_model(torch.float64),
         {"activations": "per_token"},

@@ -23,6 +23,12 @@ from mi300_inductor.graph.term import Term, same_dim, same_shape
 from mi300_inductor.op_schemas import NAMESPACE, overload
 
 _PERMUTE = torch.ops.aten.permute.default
+# What reads a tensor's memory by its strides, whatever they are.
+_LAYOUT_READERS = (
+    torch.ops.aten.as_strided.default,
+    torch.ops.aten.as_strided_copy.default,
+    torch.ops.aten.as_strided_scatter.default,
+)
 
 
 class Rewriter:
@@ -189,6 +195,8 @@ class Rewriter:
 
     def _replace(self, node: fx.Node, value: fx.Node) -> None:
         shaped = self._reshaped(value, node.meta["val"].shape, node)
+        if any(user.target in _LAYOUT_READERS for user in node.users):
+            shaped = self._laid_out(shaped, node)
         if any(user.op == "output" for user in node.users):
             # A slice of the stacked result would keep all of it alive behind the user's back, and
             # what eager returns as two tensors must not become one.
@@ -207,6 +215,21 @@ class Rewriter:
         else:
             sizes = [self._size(dim, node) for dim in shape]
         return self._new(torch.ops.aten.reshape.default, (node, sizes), like)
+
+    def _laid_out(self, node: fx.Node, like: fx.Node) -> fx.Node:
+        """The same values, dense in memory in the order of another node's dimensions.
+
+        Operators give contiguous results; what they replace may have the layout of its inputs.
+        """
+        strides = like.meta["val"].stride()
+        if same_shape(tuple(node.meta["val"].stride()), tuple(strides)):
+            return node
+        order = sorted(range(len(strides)), key=lambda dim: -strides[dim])
+        inverse = [order.index(dim) for dim in range(len(order))]
+        ordered = self._new(_PERMUTE, (node, order), like)
+        clone = torch.ops.aten.clone.default
+        dense = {"memory_format": torch.contiguous_format}
+        return self._new(_PERMUTE, (self._new(clone, (ordered,), like, dense), inverse), like)
 
     def _size(self, dim: Any, source: fx.Node) -> Any:
         """A size as an argument: a number, or a node that holds the symbol."""

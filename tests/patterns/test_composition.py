@@ -253,3 +253,30 @@ def test_the_result_does_not_depend_on_the_order_of_nodes():
         f.op for f in other.fused
     }
     check_same(one.got, other.got)
+
+
+def product_of_columns(a, b):
+    return (functional.silu(a) * b).as_strided((8, 64), (64, 1))
+
+
+def sum_of_columns(a, b):
+    total = a + b
+    return functional.rms_norm(total, (8,)), total.as_strided((8, 64), (64, 1))
+
+
+@pytest.mark.parametrize("function", [product_of_columns, sum_of_columns])
+def test_what_reads_the_memory_of_a_result_finds_eagers_layout(function):
+    a, b = (torch.randn(8, 64).bfloat16().t() for _ in range(2))
+    torch._dynamo.reset()
+    with torch.no_grad():
+        got, want = torch.compile(function, backend="mi300")(a, b), function(a, b)
+    torch.testing.assert_close(got, want, rtol=2**-7, atol=2**-7)
+    result = run(function, a, b)
+    assert len(result.fused) == 1
+    torch.testing.assert_close(result.got, result.want, rtol=2**-7, atol=2**-7)
+
+
+def test_no_rows_fuse_as_well():
+    result = run(lambda a: functional.silu(a) * a.flip(0), torch.randn(0, 64).bfloat16())
+    assert result.kinds == ["silu_mul"]
+    assert result.got.shape == (0, 64)
