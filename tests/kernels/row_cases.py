@@ -99,8 +99,10 @@ def check_y(y, expected, rounded_to, seed):
         ratio = max(torch.finfo(dtype).eps for dtype in rounded_to) / torch.finfo(y.dtype).eps
         close = (distance <= 2 * ratio) | y.isnan()
     assert close.all(), f"seed {seed}"
-    # An fp32 rstd one ulp off flips some 0.02 % of fp16 roundings, each of two roundings.
-    assert (~same).sum() <= max(4, y.numel() // 500), f"seed {seed}"
+    # An fp32 rstd one ulp off flips some 0.02 % of fp16 roundings, each of two roundings. With bf16
+    # inputs it flips all values of a row that share one of 128 mantissas, where that one is a tie.
+    ties = y.shape[-1] // 64 + 4
+    assert (~same).sum() <= max(4, y.numel() // 500) + ties, f"seed {seed}"
 
 
 def check_call(op, args, seed):

@@ -181,7 +181,7 @@ def check_same(got: Any, want: Any, ulps: int = 2, lost: torch.dtype = F32) -> N
     infinite = want.float().isinf()
     assert torch.equal(got.float()[infinite], want.float()[infinite]), "other infinities"
     ignored = nan | infinite
-    rare = max(1, want.numel() // 1000)
+    rare = max(1, want.numel() // 1000) + ties(want)
     if want.dtype == F32:
         difference = (got - want).abs().where(~ignored, 0)
         off = difference > want.abs() * 1e-5 + 1e-30
@@ -195,6 +195,14 @@ def check_same(got: Any, want: Any, ulps: int = 2, lost: torch.dtype = F32) -> N
     assert int((distance > 0).sum()) <= rare, f"{int((distance > 0).sum())} of {distance.numel()}"
 
 
+def ties(rows: Tensor) -> int:
+    """Values of a row that an fp32 factor one ulp off may flip together.
+
+    bf16 has 128 mantissas; where a factor makes one of them a tie, all values with it flip.
+    """
+    return rows.shape[-1] // 64 + 4 if rows.dim() else 0
+
+
 def check_quantised(got: tuple[Tensor, Tensor], want: tuple[Tensor, Tensor]) -> None:
     """Codes and the scales computed for them; where a scale differs, any code may by one."""
     (q, scale), (q_want, scale_want) = got, want
@@ -206,5 +214,5 @@ def check_quantised(got: tuple[Tensor, Tensor], want: tuple[Tensor, Tensor]) -> 
     distance = (ordered(q) - ordered(q_want)).abs().where(~nan, 0)
     assert int(distance.max()) <= 1
     off = (distance > 0).reshape(same.numel(), -1)
-    assert int((off & same).sum()) <= max(1, q.numel() // 1000)
+    assert int((off & same).sum()) <= max(1, q.numel() // 1000) + ties(q)
     assert int(off.sum()) <= max(1, q.numel() // 20)
