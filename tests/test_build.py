@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -235,7 +236,7 @@ print(torch.backends.cpu.get_cpu_capability())
 
 @pytest.mark.parametrize("capability", ["default", "avx2", None])
 def test_first_calls_from_threads_at_each_level(capability):
-    """Nothing is printed: no warning of the dispatcher when the kernels replace their loaders."""
+    """At most the notice of compiling: no warning when the kernels replace their loaders."""
     environment = {**os.environ, "ATEN_CPU_CAPABILITY": capability or ""}
     if capability is None:
         del environment["ATEN_CPU_CAPABILITY"]
@@ -247,7 +248,9 @@ def test_first_calls_from_threads_at_each_level(capability):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    said = done.stderr.splitlines()
+    assert all(re.fullmatch(r"compiling .*cpu with g\+\+, once; about a minute", s) for s in said)
+    assert len(said) <= 1
 
 
 @pytest.mark.parametrize("capability", ["default", "avx2"])
