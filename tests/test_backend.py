@@ -165,6 +165,9 @@ def test_disabled_kind_is_left_to_inductor():
 
 def test_expectation_that_holds_is_silent():
     run(Norm(), inputs(), expect={"rms_norm": (1, 2), "silu_mul": 0, "total:rms_norm": 9})
+    graph = mi.last_report().graphs[-1]
+    assert graph.counts == {"rms_norm": 1}
+    assert len(graph.expected) == 3
 
 
 @pytest.mark.parametrize(
