@@ -220,10 +220,18 @@ def test_a_second_call_does_not_touch_the_first_result(rng):
     assert all(same_bits(tensor, kept[name]) for name, tensor in first.items())
 
 
+def args_with_finite_results(op, rng):
+    """opcheck takes no NaN of an FP8 dtype for equal, and codes beyond the format are NaN."""
+    while True:
+        args = make_args(op, rng, (4, 64), [BF16])
+        if all(t.float().isfinite().all() for t in named(op, getattr(OPS, op)(*args)).values()):
+            return args
+
+
 @pytest.mark.parametrize("op", ROW_OPS)
 def test_registration(op, rng):
     torch.use_deterministic_algorithms(False)
-    args = make_args(op, rng, (4, 64), [BF16])
+    args = args_with_finite_results(op, rng)
     torch.library.opcheck(getattr(OPS, op).default, tuple(args))
 
 
