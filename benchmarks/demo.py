@@ -16,6 +16,7 @@ import textwrap
 import time
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from torch._dynamo.utils import counters
 
 import mi300_inductor as mi
 from benchmarks.decoding import Decoder, Decoding, llama_config, random_llama, random_prompts
-from mi300_inductor.report import GraphReport
+from mi300_inductor.report import GraphReport, Rejection
 
 RIGHT = ("right",) * 3
 WORD = {"static": "FP8, static scales", "per_token": "FP8, scales per token", "none": "bf16"}
@@ -112,11 +113,10 @@ def fusion_table(graphs: dict[str, GraphReport], layers: int, quant: str) -> str
     return tabulate(rows, headers, disable_numparse=True, colalign=("left", "left", *RIGHT))
 
 
-def refusal_table(graphs: dict[str, GraphReport]) -> str:
+def refusal_list(rejected: Sequence[Rejection]) -> str:
     seen = Counter(
         (item.kind, item.reason, item.hint, item.source.split(": ", 1)[-1].strip())
-        for graph in graphs.values()
-        for item in graph.rejected
+        for item in rejected
     )
     parts = []
     for (kind, reason, hint, source), count in seen.most_common():
@@ -220,10 +220,14 @@ def show(
 ) -> int:
     """Prints the tables, writes the files; returns the exit status."""
     phases = dict(zip(("prefill", "decode"), report.graphs, strict=True))
+    rejected = [item for graph in phases.values() for item in graph.rejected]
     chip = torch.cuda.get_device_name(args.device) if args.device != "cpu" else cpu_name()
     sections = {
         "Fusions": fusion_table(phases, args.layers, args.quant),
-        "Refusals": refusal_table(phases),
+        "Refusals": refusal_list([item for item in rejected if not item.is_note]),
+        "Notes on what was fused in part, or is left to Inductor": refusal_list(
+            [item for item in rejected if item.is_note]
+        ),
         "Numerics": agreement_table(runs),
         "Compilations": recompiles,
         f"Time on {chip}, {args.rows} rows, medians": time_table(runs),

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mi300_inductor.options import KINDS, Expectation, Options
-from mi300_inductor.report import GraphReport, Rejection, Report
+from mi300_inductor.options import Expectation, Options
+from mi300_inductor.report import GraphReport, Report
 from mi300_inductor.report_text import counted
 
 
@@ -31,21 +31,15 @@ def check_graph(graph: GraphReport, options: Options) -> None:
         if found > expected.high or (found < expected.low and not expected.is_total):
             raise ContractError(_unmet("expect", expected, found, Report.of((graph,))))
     if options.strict:
-        refused = [item for item in graph.rejected if _counts(item, options)]
+        refused = [
+            item for item in graph.rejected if not item.is_note and item.kind not in options.disable
+        ]
         if refused:
             raise ContractError(
                 f"strict: a candidate was not fused; got {counted(len(refused), 'refusal')} in "
                 f"graph {graph.name}, expected none. Follow the hints below, or disable the "
                 f"kind.\n\n{Report.of((graph,))}"
             )
-
-
-def _counts(refusal: Rejection, options: Options) -> bool:
-    """Whether `strict` minds a refusal: one of a public kind, or an error of the pass itself.
-
-    Other refusals are explanations: of a quantisation, say, that stands alone.
-    """
-    return refusal.kind == "pass" or refusal.kind in KINDS and refusal.kind not in options.disable
 
 
 def check_totals(graphs: Sequence[GraphReport]) -> None:

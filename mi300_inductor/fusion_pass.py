@@ -26,6 +26,7 @@ from mi300_inductor.numerics_check import add_checks, copy_graph
 from mi300_inductor.options import Options
 from mi300_inductor.report import GraphReport, Report, record
 from mi300_inductor.report_graph import mark_fusions, snapshot
+from mi300_inductor.report_text import refusals_text
 
 log = logging.getLogger(__name__)
 
@@ -178,8 +179,9 @@ def finish(report: GraphReport, options: Options) -> None:
     alone = Report.of((report,))
     kinds = ", ".join(f"{n} {kind}" for kind, n in report.counts.items()) or "nothing"
     log.info(
-        "graph %s: fused %s; %d refusals%s",
-        *(report.name, kinds, len(report.rejected), " (from the cache)" if report.cached else ""),
+        "graph %s: fused %s; %s%s",
+        *(report.name, kinds, refusals_text(report.rejected)),
+        " (from the cache)" if report.cached else "",
     )
     log.debug("%s", alone)
     inductor.trace_artifact("mi300_inductor_report", "string", lambda: str(alone))

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mi300_inductor.options import Expectation
+from mi300_inductor.options import KINDS, Expectation
 
 # Reports kept in this process; a server that compiles without end must not grow without end.
 HISTORY = 256
@@ -62,7 +62,7 @@ class Rejection:
 
     Attributes:
         kind: The kind it would have become, which `strict` counts; `pass` for an error of the pass
-            itself, which it counts too. Two are explanations, which it does not count: `quant`, a
+            itself, which it counts too. Two are notes, which it does not count: `quant`, a
             quantisation that has no norm or activation before it, and `competition`, a fusion that
             was made without a part that another fusion has taken.
         node: Name of the node where it was recognised (the anchor).
@@ -76,6 +76,11 @@ class Rejection:
     reason: str
     source: str
     hint: str
+
+    @property
+    def is_note(self) -> bool:
+        """Whether it only explains, so that `strict` does not count it."""
+        return self.kind != "pass" and self.kind not in KINDS
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,13 @@ def new_directory(parent: Path, name: str) -> Path:
 
 def write_files(report: Report, directory: Path) -> Path:
     """Writes every file of a report into a directory and returns it."""
-    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise NotADirectoryError(
+            f"report: cannot make the directory; got {directory}, where a file is in the way, "
+            "expected a directory or a free name. Choose another name."
+        ) from error
     (directory / "report.json").write_text(report.to_json())
     (directory / "report.txt").write_text(f"{report}\n")
     (directory / "report.html").write_text(report_html(report))

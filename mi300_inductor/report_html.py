@@ -20,6 +20,8 @@ from mi300_inductor.report_text import (
     graphs_text,
     group_fusions,
     group_rejections,
+    refusals_text,
+    sections,
 )
 
 
@@ -36,9 +38,9 @@ def report_html(report: Report) -> str:
         _kinds(report.counts),
         "<h2>Fused</h2>",
         _fused(report.fused),
-        "<h2>Not fused</h2>",
-        _rejected(report.rejected),
     ]
+    for title, rejected in sections(report.rejected).items():
+        parts += [f"<h2>{title}</h2>", _rejected(rejected)]
     parts += [_graph(number, graph) for number, graph in enumerate(report.shown)]
     parts += ['</main><pre id="tip" hidden></pre>', f"<script>{SCRIPT}</script></body></html>"]
     return "\n".join(parts)
@@ -48,7 +50,7 @@ def _cards(report: Report) -> str:
     operations, launches, moved = gains(report.fused)
     cards = [
         ("fusions", str(len(report.fused))),
-        ("refusals", str(len(report.rejected))),
+        ("refusals", str(sum(not item.is_note for item in report.rejected))),
         ("operations in the fused parts", _arrow(operations)),
         ("launches", _arrow(launches)),
         ("bytes moved by the fused parts", _arrow(moved)),
@@ -116,7 +118,7 @@ def _details(group: Sequence[Fusion]) -> str:
 
 def _rejected(rejected: Sequence[Rejection]) -> str:
     if not rejected:
-        return '<p class="note">Every candidate was fused.</p>'
+        return '<p class="note">None.</p>'
     rows = [
         [
             str(len(group)),
@@ -140,7 +142,7 @@ def _graph(number: int, graph: GraphReport) -> str:
     facts = [
         state,
         counted(len(graph.fused), "fusion"),
-        counted(len(graph.rejected), "refusal"),
+        refusals_text(graph.rejected),
         *(f"expected {item}" for item in graph.expected),
     ]
     sides = "".join(

@@ -14,14 +14,30 @@ WIDTH = 64
 
 
 def report_text(report: Report) -> str:
-    """Tables of the fusions and the refusals, equal ones counted together."""
+    """Tables of the fusions, the refusals and the notes, equal ones counted together."""
     fusions = counted(len(report.fused), "fusion")
-    parts = [f"{graphs_text(report)}: {fusions}, {counted(len(report.rejected), 'refusal')}"]
+    parts = [f"{graphs_text(report)}: {fusions}, {refusals_text(report.rejected)}"]
     if report.fused:
         parts += ["Fused", _fused_table(report.fused)]
-    if report.rejected:
-        parts += ["Not fused", _rejected_table(report.rejected)]
+    for title, rejected in sections(report.rejected).items():
+        if rejected:
+            parts += [title, _rejected_table(rejected)]
     return "\n\n".join(parts)
+
+
+def sections(rejected: Sequence[Rejection]) -> dict[str, list[Rejection]]:
+    """Refusals and notes, each under its title."""
+    return {
+        "Not fused": [item for item in rejected if not item.is_note],
+        "Notes": [item for item in rejected if item.is_note],
+    }
+
+
+def refusals_text(rejected: Sequence[Rejection]) -> str:
+    """`1 refusal, 3 notes`."""
+    refusals, notes = sections(rejected).values()
+    more = f", {counted(len(notes), 'note')}" if notes else ""
+    return counted(len(refusals), "refusal") + more
 
 
 def graphs_text(report: Report) -> str:

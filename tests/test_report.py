@@ -1,6 +1,7 @@
 """The report: counting, tables, files, drawings."""
 
 import json
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import networkx as nx
@@ -13,6 +14,7 @@ from mi300_inductor import inductor, report_graph
 from mi300_inductor.options import Expectation
 from mi300_inductor.report import Fusion, GraphNode, GraphReport, Rejection, Report
 from mi300_inductor.report_files import new_directory
+from mi300_inductor.report_html import report_html
 from mi300_inductor.report_layout import GAP, lay_out
 from mi300_inductor.report_text import add_bytes, bytes_text
 
@@ -80,6 +82,19 @@ def test_text_counts_equal_lines_together_and_shows_source_reason_and_hint():
     assert "Swap them." in text
 
 
+def test_notes_stand_apart_from_refusals():
+    note = replace(refusal(), kind="quant", reason="nothing before it")
+    report = Report.of((graph_report(rejected=(note, refusal(), note)),))
+    text = str(report)
+    assert text.splitlines()[0] == "1 graph (0/0 inference): 1 fusion, 1 refusal, 2 notes"
+    refused, notes = text.split("Not fused")[1].split("\nNotes\n")
+    assert "silu_mul" in refused and "nothing before it" not in refused
+    assert "nothing before it" in notes and "silu_mul" not in notes
+    page = report_html(report)
+    assert page.index("<h2>Not fused</h2>") < page.index("<h2>Notes</h2>")
+    assert "nothing before it" in page.split("<h2>Notes</h2>")[1]
+
+
 def test_source_path_is_shortened(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert report_graph.short_source(f"{tmp_path}/sub/m.py:3: f(x: int)") == "sub/m.py:3: f(x: int)"
@@ -111,6 +126,13 @@ def test_bytes_are_added_with_symbols():
     ]
     assert bytes_text("25166016 + 2396160*s0") == "2.4 MB*s0 + 25.2 MB"
     assert bytes_text("s0 - s1") == "s0 - s1"
+
+
+def test_a_file_in_the_way_is_named(tmp_path):
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(NotADirectoryError, match="report: cannot make the directory; got .*out"):
+        Report.of((graph_report(),)).save(tmp_path / "out")
+    assert (tmp_path / "out").read_text() == "mine"
 
 
 def test_saved_files_can_be_read_back(tmp_path):
