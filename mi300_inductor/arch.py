@@ -13,6 +13,23 @@ import torch
 
 
 @dataclass(frozen=True)
+class MatrixRate:
+    """How fast one kind of matmul was measured to be.
+
+    Attributes:
+        source: Who wrote it; see `cost.Kernel`.
+        itemsize: Bytes of an operand's element.
+        flops: FLOP per second.
+        weights: Weights per second that it widens, which takes its time however few the rows.
+    """
+
+    source: str
+    itemsize: int
+    flops: float
+    weights: float
+
+
+@dataclass(frozen=True)
 class Timing:
     """Constants of the time model (`time_model.py`); seconds, bytes and operations per second.
 
@@ -30,8 +47,7 @@ class Timing:
         generated_rows: The same for the rate of one compute unit in a generated reduction.
         matrix_share: Part of the peak that a matmul reaches.
         generated_launch: Of a generated kernel, where it differs from `launch`.
-        matrix_rates: Measured rates that go before it: who wrote the matmul (see `cost.Kernel`),
-            bytes of an operand's element, FLOP per second.
+        matrix_rates: Measured speeds of matmuls, which go before it.
     """
 
     launch: float
@@ -47,7 +63,7 @@ class Timing:
     generated_rows: float = 1.0
     matrix_share: float = 0.7
     generated_launch: float | None = None
-    matrix_rates: tuple[tuple[str, int, float], ...] = ()
+    matrix_rates: tuple[MatrixRate, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """The time model's constants of this machine's CPU, measured once and cached.
 
-Bandwidth by copies inside and beyond the caches; element-wise rates by a small norm, as operator
-and as Inductor's code; matrix rates by small products of both; the overhead of a call by tiny ones.
+Bandwidth by a copy inside the caches and by reading weights beyond them; element-wise rates by a
+small norm, as operator and as Inductor's code; matrix rates by small products of both, of one row
+and of many; the overhead of a call by tiny ones.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from mi300_inductor import build, cache, inductor, ops
-from mi300_inductor.arch import CPU, ArchSpec, Timing
+from mi300_inductor.arch import CPU, ArchSpec, MatrixRate, Timing
 from mi300_inductor.graph.work import NORM_FLOPS, QUANT_FLOPS
 from mi300_inductor.measure import time_calls
 
@@ -24,7 +25,10 @@ _CPU = torch.device("cpu")
 _BF16, _FP8 = torch.bfloat16, torch.float8_e4m3fn
 # A row problem that stays in a core's cache, and one so small that only its overhead counts.
 _ROWS, _HIDDEN, _TINY = 32, 2048, 16
-_PRODUCT = (64, 512, 512)
+_PRODUCT = (512, 512)
+_MANY_ROWS = 64
+# Weights that no cache holds.
+_FAR = (16384, 16384)
 _ADD_NORM_QUANT = 1 + NORM_FLOPS + QUANT_FLOPS
 
 
@@ -38,7 +42,7 @@ def measured_cpu() -> ArchSpec:
     key = ("cpu timing", build.cpu_name(), build.cpu_level(), threads, torch.__version__)
     path = cache.cached((*key, Path(__file__)), "cpu_timing.json", _write)
     known = json.loads(path.read_text())
-    rates = tuple((source, size, rate) for source, size, rate in known.pop("matrix_rates"))
+    rates = tuple(MatrixRate(**rate) for rate in known.pop("matrix_rates"))
     return dataclasses.replace(CPU, timing=Timing(**known, matrix_rates=rates))
 
 
@@ -72,7 +76,7 @@ def _measure() -> Timing:
         calls.append(lambda rows=rows, given=given: compiled[rows](*given))  # type: ignore[misc]
     operator, generated, operator_call, generated_call = time_calls(calls, _CPU)
     work = _ROWS * _HIDDEN * _ADD_NORM_QUANT
-    near, far = _copy_rate(2**20), _copy_rate(2**28)
+    near, far = _copy_rate(2**20), _read_rate()
     return Timing(
         launch=operator_call,
         generated_launch=generated_call,
@@ -105,11 +109,31 @@ def _copy_rate(size: int) -> float:
     return 2 * size / seconds
 
 
-def _matrix_rates(overhead: float) -> tuple[tuple[str, int, float], ...]:
-    """FLOP per second of small products, ours and PyTorch's, FP8 and bf16."""
-    m, n, k = _PRODUCT
+def _read_rate() -> float:
+    """Bytes per second at which weights are read by a product of one row."""
+    n, k = _FAR
+    a, weight = torch.ones(1, k, dtype=_BF16), torch.ones(n, k, dtype=_BF16)
+    (seconds,) = time_calls([lambda: ops.skinny_gemm(a, weight)], _CPU)
+    return weight.nbytes / seconds
+
+
+def _matrix_rates(overhead: float) -> tuple[MatrixRate, ...]:
+    """Rates of small products, ours and PyTorch's, FP8 and bf16."""
+    n, k = _PRODUCT
+    many, one = _product_seconds(_MANY_ROWS, overhead), _product_seconds(1, overhead)
+    rates = []
+    for source, size in many:
+        each = max(many[source, size] - one[source, size], 1e-9) / (_MANY_ROWS - 1)
+        rest = max(one[source, size] - each, 1e-9)
+        rates.append(MatrixRate(source, size, 2 * n * k / each, n * k / rest))
+    return tuple(rates)
+
+
+def _product_seconds(rows: int, overhead: float) -> dict[tuple[str, int], float]:
+    """Seconds of a product in the cache, by who wrote it and its operands' size."""
+    n, k = _PRODUCT
     one = torch.ones(1)
-    a, b = torch.randn(m, k).to(_BF16), torch.randn(n, k).to(_BF16)
+    a, b = torch.randn(rows, k).to(_BF16), torch.randn(n, k).to(_BF16)
     narrow_a, narrow_b = a.to(_FP8), b.to(_FP8)
     calls = {
         ("operator", 2): lambda: ops.skinny_gemm(a, b),
@@ -118,7 +142,4 @@ def _matrix_rates(overhead: float) -> tuple[tuple[str, int, float], ...]:
         ("library", 1): lambda: torch._scaled_mm(narrow_a, narrow_b.t(), one, one, out_dtype=_BF16),
     }
     times = time_calls(list(calls.values()), _CPU)
-    return tuple(
-        (source, size, 2 * m * n * k / max(seconds - overhead, 1e-9))
-        for (source, size), seconds in zip(calls, times, strict=True)
-    )
+    return {key: seconds - overhead for key, seconds in zip(calls, times, strict=True)}

@@ -95,7 +95,7 @@ def estimate(
         cold, 1 / timing.bandwidth, 1 / timing.cache_bandwidth
     )
     memory = max(memory / share, (read + written + again) / timing.cache_bandwidth)
-    compute = at(kernel.flops, sizes) / _rate(kernel, spec)
+    compute = _compute(kernel, at(kernel.flops, sizes), parameters, spec)
     units, is_spread = _busy_units(kernel, spec, sizes)
     waits += is_spread * timing.cache_latency
     busy = (read + written + again) * latency / (units * timing.bytes_in_flight)
@@ -136,13 +136,15 @@ def _busy_units(kernel: Kernel, spec: ArchSpec, sizes: Sizes) -> tuple[float, bo
     return max(1.0, min(rows, float(spec.cu_count))), False
 
 
-def _rate(kernel: Kernel, spec: ArchSpec) -> float:
-    """Floating point operations per second."""
+def _compute(kernel: Kernel, flops: float, parameters: float, spec: ArchSpec) -> float:
+    """Seconds of arithmetic."""
+    timing = spec.timing
     if kernel.matrix is None:
         is_generated = kernel.source == "inductor"
-        return spec.timing.generated_rate if is_generated else spec.timing.vector_rate
-    for source, itemsize, rate in spec.timing.matrix_rates:
-        if (source, itemsize) == (kernel.source, kernel.matrix.itemsize):
-            return rate
-    peak = {1: spec.peak_fp8, 2: spec.peak_bf16}.get(kernel.matrix.itemsize, 0.0)
-    return peak * spec.timing.matrix_share or spec.timing.vector_rate
+        return flops / (timing.generated_rate if is_generated else timing.vector_rate)
+    size = kernel.matrix.itemsize
+    for rate in timing.matrix_rates:
+        if (rate.source, rate.itemsize) == (kernel.source, size):
+            return flops / rate.flops + parameters / size / rate.weights
+    peak = {1: spec.peak_fp8, 2: spec.peak_bf16}.get(size, 0.0)
+    return flops / (peak * timing.matrix_share or timing.vector_rate)

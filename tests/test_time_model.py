@@ -9,7 +9,7 @@ import sympy
 import torch
 
 from benchmarks import modelled
-from mi300_inductor.arch import CPU, GFX942, SM90
+from mi300_inductor.arch import CPU, GFX942, SM90, MatrixRate
 from mi300_inductor.cost import Cost, Kernel
 from mi300_inductor.graph import select, unfused
 from mi300_inductor.time_model import estimate, total
@@ -134,3 +134,15 @@ def test_matmuls_counted_by_hand() -> None:
     assert product == library
     assert (add.read, add.written, add.flops) == (4 * m * n, 2 * m * n, m * n)
     assert select.matmul_operator("skinny_gemm", added).read == operator.read + 2 * m * n
+
+
+def test_a_measured_matmul_widens_its_weights_however_few_the_rows() -> None:
+    rate = MatrixRate("operator", 1, flops=1e12, weights=1e9)
+    spec = replace(CPU, timing=replace(CPU.timing, bandwidth=1e15, matrix_rates=(rate,)))
+
+    def seconds(rows: int) -> float:
+        work = modelled.matmul_work(rows, 4096, 4096, torch.float8_e4m3fn)
+        return estimate(select.matmul_operator("skinny_gemm", work), spec).compute
+
+    assert seconds(1) == pytest.approx(4096 * 4096 * (2e-12 + 1e-9), rel=1e-5)
+    assert seconds(64) - seconds(1) == pytest.approx(63 * 2 * 4096 * 4096 / 1e12, rel=1e-5)
