@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import importlib.util
+import inspect
 import json
 import platform
 import shutil
@@ -180,7 +181,19 @@ def _make(factory: str, command: str) -> tuple[Callable[..., Any], list[Any], di
     """The module of a factory and its arguments."""
     import torch
 
-    made = _load_factory(factory, command)()
+    function = _load_factory(factory, command)
+    wanted = [
+        name
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    if wanted:
+        raise RuntimeError(
+            f"{command}: the factory takes arguments; got ({', '.join(wanted)}), expected none. "
+            "Give them default values."
+        )
+    made = function()
     if not (isinstance(made, tuple) and len(made) == 2 and callable(made[0])):
         raise RuntimeError(
             f"{command}: the factory gives something else; got {type(made).__name__}, expected "

@@ -128,10 +128,16 @@ def explain(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Report:
         The report, summed over the graphs that were compiled.
 
     Raises:
+        TypeError: if `model` cannot be called.
         ContractError: if a `"total:kind"` of the model's `expect` is not met.
     """
     import torch
 
+    if not callable(model):
+        raise TypeError(
+            f"explain: the model cannot be called; got {type(model).__name__}, expected an "
+            "nn.Module or a function. Pass the model, then its arguments."
+        )
     inductor.reset()
     is_compiled = hasattr(model, "_torchdynamo_orig_callable") or hasattr(model, "_orig_mod")
     compiled = model if is_compiled else torch.compile(model, backend=mi300)

@@ -110,7 +110,7 @@ def _new_static(op: str, like: Tensor, scales: Sequence[Tensor], q_dtype: torch.
     _require(
         1 <= len(scales) <= MAX_SCALES,
         f"{op}: wrong number of scales; got {len(scales)}, expected 1 to {MAX_SCALES}. "
-        "Split the call.",
+        "Pass one per consumer, and split longer lists.",
     )
     for scale in scales:
         _require(

@@ -173,6 +173,11 @@ def _parse_directory(value: Any) -> str | None:
             f"options: debug_dir is a path; got {value!r}, expected a directory name. "
             "Pass a string or a pathlib.Path."
         )
+    if os.path.exists(value) and not os.path.isdir(value):
+        raise RuntimeError(
+            f"options: debug_dir is a file; got {os.fspath(value)}, expected a directory. "
+            "Choose another name."
+        )
     return str(os.fspath(value))
 
 

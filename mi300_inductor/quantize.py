@@ -58,7 +58,7 @@ def quantize_(
         `model`.
 
     Raises:
-        TypeError: if `model` is no module.
+        TypeError: if `model` is no module, or `skip` holds something else than names.
         ValueError: for an unknown `activations`, `weights` or `dtype`, a missing or useless
             calibration, a name in `skip` that is nowhere in the model, or a layer that cannot be
             quantised; the model is unchanged then.
@@ -73,7 +73,7 @@ def quantize_(
     _check_choice("weights", weights, WEIGHTS)
     if dtype is not None:
         _check_choice("dtype", dtype, DTYPES)
-    layers = _linears(model, (skip,) if isinstance(skip, str) else tuple(skip))
+    layers = _linears(model, _names(skip))
     _check_calibration(activations, calibrate)
     if activations == "static":
         amax = _calibrate(model, layers, calibrate or ())
@@ -109,6 +109,17 @@ def _check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None
         raise ValueError(
             f"quantize_: unknown {name}; got {value}, expected {listed}. Choose one of these."
         )
+
+
+def _names(skip: object) -> tuple[str, ...]:
+    names = (skip,) if isinstance(skip, str) or not isinstance(skip, Iterable) else tuple(skip)
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(
+                f"quantize_: skip is a list of names; got {name!r}, expected strings. Name the "
+                "layers as model.named_modules() does, or pass () to skip none."
+            )
+    return names
 
 
 def _check_calibration(activations: str, calibrate: object) -> None:
@@ -234,6 +245,11 @@ def _quantize_weight(
         raise ValueError(
             f"quantize_: {name} has an unsupported weight dtype; got {weight.dtype}, expected "
             "float32, bfloat16 or float16. Convert the model first, or add the layer to skip."
+        )
+    if weight.is_meta:
+        raise ValueError(
+            f"quantize_: {name} has no values yet; got a weight on the meta device, expected one "
+            "on a CPU or GPU. Load the model's weights first."
         )
     if weight.is_cuda and any(size % GPU_MULTIPLE for size in weight.shape):
         raise ValueError(

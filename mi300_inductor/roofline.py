@@ -94,9 +94,9 @@ class Roofline:
         texts = []
         for rows in dict.fromkeys(entry.rows for entry in self.entries):
             here = [entry for entry in self.entries if entry.rows == rows]
-            text = f"rows {rows}: modelled {_sum(here, lambda e: e.modelled.total):.4g} us"
+            text = f"rows {rows}: modelled {_sum(here, lambda e: e.modelled.total):.1f} us"
             if self.is_measured:
-                text += f", measured {_sum(here, lambda e: e.measured or 0.0):.4g} us"
+                text += f", measured {_sum(here, lambda e: e.measured or 0.0):.1f} us"
             texts.append(text)
         return "\n".join(texts)
 

@@ -379,3 +379,8 @@ def test_check_numerics_names_the_operator_and_the_worst_element(monkeypatch):
     assert "tests/test_backend.py" in text
     assert "differs from the original nodes; got " in text
     assert "expected a difference of 2 ulp" in text
+
+
+def test_explain_of_something_that_cannot_be_called():
+    with pytest.raises(TypeError, match="explain: the model cannot be called; got int"):
+        mi.explain(3)

@@ -14,6 +14,9 @@ def norm():
 
 def nothing():
     return 3
+
+def sized(width, *rest, depth=1):
+    return 3
 """
 
 
@@ -51,6 +54,7 @@ def test_explain_prints_and_saves_the_report(capsys, tmp_path):
         (["explain", "missing.py:f"], "explain: no such file; got missing.py:f"),
         (["explain", "{}"], "explain: no such file"),
         (["explain", "{}:other"], "has no such function; got 'other'"),
+        (["explain", "{}:sized"], "explain: the factory takes arguments; got (width)"),
         (["explain", "{}:nothing"], "explain: the factory gives something else; got int"),
     ],
 )

@@ -75,6 +75,7 @@ def test_unknown_name_lists_ours_and_inductors_and_guesses():
         ({"strict": 1}, "strict is a switch; got 1, expected True or False"),
         ({"check_numerics": "yes"}, "check_numerics is a switch; got 'yes'"),
         ({"debug_dir": 3}, "debug_dir is a path; got 3"),
+        ({"debug_dir": __file__}, "debug_dir is a file; got"),
         ({"debug_dir": ""}, "debug_dir is a path; got ''"),
         ({"disable": "rms_norm"}, "disable is a list of kinds; got 'rms_norm'"),
         ({"disable": ["rmsnorm"]}, "unknown kind in disable; got 'rmsnorm', expected one of rms_"),

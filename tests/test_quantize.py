@@ -304,6 +304,11 @@ BAD_INPUT = {
         {"activations": "per_token"},
         "the model reads the weights of its layers itself; got an nn.TransformerEncoderLayer",
     ),
+    "meta": (
+        lambda: small_model().to("meta"),
+        {"activations": "per_token"},
+        "0 has no values yet; got a weight on the meta device",
+    ),
     "float64": (
         lambda: small_model(torch.float64),
         {"activations": "per_token"},
@@ -329,6 +334,12 @@ def test_infinite_weights_are_refused():
         model[2].weight[3, 4] = torch.inf
     with pytest.raises(ValueError, match="the weight of 2 is not finite; got a largest magnitude"):
         mi.quantize_(model, "per_token")
+
+
+def test_other_things_than_names_in_skip_are_refused():
+    for skip in (None, [3]):
+        with pytest.raises(TypeError, match="quantize_: skip is a list of names; got"):
+            mi.quantize_(small_model(), "per_token", skip=skip)
 
 
 def test_something_that_is_no_module_is_refused():

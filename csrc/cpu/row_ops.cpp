@@ -82,7 +82,7 @@ StaticTarget::StaticTarget(const char* op, at::TensorList scale_tensors, Quantiz
     : quantizer(quantizer), return_y(return_y) {
   TORCH_CHECK(!scale_tensors.empty() && scale_tensors.size() <= kMaxScales, op,
               ": wrong number of scales; got ", scale_tensors.size(), ", expected 1 to ",
-              kMaxScales, ". Split the call.");
+              kMaxScales, ". Pass one per consumer, and split longer lists.");
   for (const at::Tensor& scale : scale_tensors) {
     TORCH_CHECK(scale.numel() == 1 && scale.scalar_type() == at::kFloat, op,
                 ": a static scale is one fp32 value; got ", scale.sizes(), " ",

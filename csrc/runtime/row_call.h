@@ -128,7 +128,7 @@ class RowCall {
     RowArgs& args = problem_.args;
     TORCH_CHECK(scales.size() >= 1 && scales.size() <= kMaxScales, op_,
                 ": wrong number of scales; got ", scales.size(), ", expected 1 to ", kMaxScales,
-                ". Split the call.");
+                ". Pass one per consumer, and split longer lists.");
     args.quant = Quant::kStatic;
     args.scale_count = static_cast<unsigned char>(scales.size());
     args.scale_stride = like_.numel();

@@ -109,6 +109,8 @@ def _check(meaning: Meaning, function: Callable[..., Any]) -> None:
             f"spelling {name}: unknown parameters for {meaning.name}; got ({given}), expected "
             f"names from {expected}. Rename them."
         )
+    arguments = _random_arguments(function, examples[0])
+    result = _call(function, arguments)
     try:
         compile_spelling(function, examples[0], meaning.roles, decomposition_table())
     except (StopIteration, IndexError, AttributeError):
@@ -117,8 +119,6 @@ def _check(meaning: Meaning, function: Callable[..., Any]) -> None:
             f"characteristic operation, expected something like "
             f"{meaning.spellings[0].__name__}. Compare it with the built-in spellings."
         ) from None
-    arguments = _random_arguments(function, examples[0])
-    result = function(**arguments)
     same = [
         builtin
         for builtin in meaning.spellings
@@ -134,6 +134,17 @@ def _check(meaning: Meaning, function: Callable[..., Any]) -> None:
 
 
 _TOLERANCE = 1e-4
+
+
+def _call(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    try:
+        return function(**arguments)
+    except Exception as error:
+        raise ValueError(
+            f"spelling {function.__name__}: it fails on example arguments; got "
+            f"{type(error).__name__}: {error}, expected a tensor. Call it with tensors and numbers "
+            "as the built-in spellings are called."
+        ) from error
 
 
 def _random_arguments(

@@ -94,6 +94,10 @@ def eps_unused(x, weight, eps):
     return scaled_rstd(x, weight, 1e-6)
 
 
+def fails(x, weight, eps):
+    return x.reshape(3, 7) * weight * eps
+
+
 @pytest.mark.parametrize(
     ("meaning", "function", "message"),
     [
@@ -101,6 +105,11 @@ def eps_unused(x, weight, eps):
         ("rms_norm", other_names, "spelling other_names: unknown parameters for rms_norm; got"),
         ("rms_norm", no_root, "spelling no_root: "),
         ("rms_norm", two_results, "spelling two_results: wrong result"),
+        (
+            "rms_norm",
+            fails,
+            "spelling fails: it fails on example arguments; got RuntimeError: shape",
+        ),
         ("rms_norm", eps_unused, "spelling eps_unused: parameters without effect; got eps"),
     ],
 )
