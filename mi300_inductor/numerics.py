@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mi300_inductor.op_schemas import FP8_DTYPES
+from mi300_inductor.op_checks import FP8_DTYPES
 
 # fp32 results differ by the order of the sum and by exp's last bits.
 FP32_TOLERANCE = 1e-5

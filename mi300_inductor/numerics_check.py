@@ -18,7 +18,8 @@ from torch import Tensor, fx, nn
 
 from mi300_inductor import numerics
 from mi300_inductor.dtype_codes import with_dtypes
-from mi300_inductor.op_schemas import FP8_DTYPES, overload
+from mi300_inductor.op_checks import FP8_DTYPES
+from mi300_inductor.op_schemas import overload
 from mi300_inductor.report import Fusion
 from mi300_inductor.report_graph import short_source
 

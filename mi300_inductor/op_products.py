@@ -9,7 +9,8 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from mi300_inductor.dtype_codes import code
-from mi300_inductor.op_schemas import FP8_DTYPES, overload
+from mi300_inductor.op_checks import FP8_DTYPES
+from mi300_inductor.op_schemas import overload
 from mi300_inductor.op_targets import (
     DynamicTarget,
     Target,

@@ -18,12 +18,17 @@ import torch
 from torch import Tensor
 
 from mi300_inductor.dtype_codes import with_dtypes
+from mi300_inductor.op_checks import (
+    FLOATS,
+    FP8_DTYPES,
+    fake_skinny_gemm,
+    fake_skinny_gemm_list,
+    require,
+)
 
 NAMESPACE = "mi300"
-FP8_DTYPES = (torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2)
 MAX_SCALES = 4
 MAX_MERGED = 3
-_FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 _NORM = "Tensor? weight, float eps, float weight_offset, int norm_dtype, int y_dtype"
 _ADD = "Tensor x, Tensor residual, int sum_dtype, int residual_dtype"
@@ -63,14 +68,9 @@ SCHEMAS: dict[str, str] = {
 }
 
 
-def _require(ok: bool, message: str) -> None:
-    if not ok:
-        raise RuntimeError(message)
-
-
 def _check_rows(op: str, first: Tensor, second: Tensor | None, weight: Tensor | None) -> None:
     """Checks shared by the norm and the activation operators."""
-    _require(
+    require(
         first.dim() > 0,
         f"{op}: the input has no last dimension; got a 0-D tensor, expected [..., hidden]. Add a "
         "dimension.",
@@ -78,19 +78,19 @@ def _check_rows(op: str, first: Tensor, second: Tensor | None, weight: Tensor | 
     for tensor in (first, second, weight):
         if tensor is None:
             continue
-        _require(
-            tensor.dtype in _FLOATS,
+        require(
+            tensor.dtype in FLOATS,
             f"{op}: unsupported input dtype; got {tensor.dtype}, expected float32, bfloat16 or "
             "float16. Convert the input first.",
         )
     if second is not None:
-        _require(
+        require(
             first.shape == second.shape,
             f"{op}: the two inputs differ in shape; got {tuple(first.shape)} and "
             f"{tuple(second.shape)}, expected equal shapes. Expand the smaller one first.",
         )
     if weight is not None:
-        _require(
+        require(
             weight.dim() == 1 and weight.shape[0] == first.shape[-1],
             f"{op}: the weight does not fit the last dimension; got {tuple(weight.shape)}, "
             f"expected ({first.shape[-1]},). Pass one weight per element of a row.",
@@ -102,18 +102,18 @@ def _new_rows(like: Tensor, dtype: torch.dtype, wanted: bool = True) -> Tensor:
 
 
 def _new_static(op: str, like: Tensor, scales: Sequence[Tensor], q_dtype: torch.dtype) -> Tensor:
-    _require(
+    require(
         q_dtype in FP8_DTYPES,
         f"{op}: unsupported q_dtype; got {q_dtype}, expected one of "
         f"{', '.join(str(d) for d in FP8_DTYPES)}. Choose one of these.",
     )
-    _require(
+    require(
         1 <= len(scales) <= MAX_SCALES,
         f"{op}: wrong number of scales; got {len(scales)}, expected 1 to {MAX_SCALES}. "
         "Pass one per consumer, and split longer lists.",
     )
     for scale in scales:
-        _require(
+        require(
             scale.numel() == 1 and scale.dtype == torch.float32,
             f"{op}: a static scale is one fp32 value; got {tuple(scale.shape)} {scale.dtype}, "
             "expected (1,) torch.float32. Use the _dynamic operator for scales per row.",
@@ -126,7 +126,7 @@ def _new_dynamic(
     op: str, like: Tensor, group_size: int, q_dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     hidden = like.shape[-1]
-    _require(
+    require(
         group_size in (-1, 0) or (group_size > 0 and hidden % group_size == 0),
         f"{op}: the last dimension is not a whole number of groups; got hidden {hidden} and "
         f"group_size {group_size}, expected a divisor of hidden, -1 (per token) or 0 (per tensor). "
@@ -170,93 +170,12 @@ def _fake_rows(op: str, *args: Any, **kwargs: Any) -> Tensor | tuple[Tensor, ...
     return results if len(results) > 1 else results[0]
 
 
-def _fake_skinny_gemm(
-    a: Tensor,
-    weight: Tensor,
-    scale_a: Tensor | None,
-    scale_b: Tensor | None,
-    bias: Tensor | None,
-    addend: Tensor | None,
-    out_dtype: torch.dtype,
-) -> Tensor:
-    op = "skinny_gemm"
-    _require(
-        a.dim() == 2 and weight.dim() == 2 and a.shape[1] == weight.shape[1],
-        f"{op}: the operands do not fit; got a {tuple(a.shape)} and weight {tuple(weight.shape)}, "
-        "expected [m, k] and [n, k]. Pass the weight as nn.Linear stores it.",
-    )
-    rows, columns = a.shape[0], weight.shape[0]
-    is_fp8 = a.dtype in FP8_DTYPES and weight.dtype in FP8_DTYPES
-    _require(
-        is_fp8 or (a.dtype == weight.dtype and a.dtype in _FLOATS),
-        f"{op}: unsupported operand dtypes; got {a.dtype} and {weight.dtype}, expected two FP8 "
-        "dtypes or the same float dtype. Convert one of them.",
-    )
-    _require(
-        out_dtype in _FLOATS,
-        f"{op}: unsupported out_dtype; got {out_dtype}, expected float32, bfloat16 or float16. "
-        "Choose one of these.",
-    )
-    for name, scale, length in (("scale_a", scale_a, rows), ("scale_b", scale_b, columns)):
-        _require(
-            (scale is not None) == is_fp8,
-            f"{op}: {name} goes with FP8 operands and with no others; got {name} "
-            f"{'given' if scale is not None else 'None'} for {a.dtype}, expected the opposite. "
-            "Pass one scale per operand with FP8, none otherwise.",
-        )
-        _require(
-            scale is None or scale.dtype == torch.float32 and scale.numel() in (1, length),
-            f"{op}: {name} has the wrong size or dtype; got "
-            f"{tuple(scale.shape) if scale is not None else ()} "
-            f"{scale.dtype if scale is not None else ''}, expected 1 or {length} fp32 values. "
-            "Pass a per-tensor or a per-row/per-column scale.",
-        )
-    _require(
-        bias is None or bias.dim() == 1 and bias.shape[0] == columns,
-        f"{op}: the bias does not fit; got {tuple(bias.shape) if bias is not None else ()}, "
-        f"expected ({columns},). Pass one value per output column.",
-    )
-    _require(
-        addend is None or tuple(addend.shape) in ((rows, columns), (columns,)),
-        f"{op}: the addend does not fit; got {tuple(addend.shape) if addend is not None else ()}, "
-        f"expected ({rows}, {columns}) or ({columns},). Expand it first.",
-    )
-    return a.new_empty((rows, columns), dtype=out_dtype)
-
-
-def _fake_skinny_gemm_list(
-    a: Sequence[Tensor],
-    weight: Sequence[Tensor],
-    scale_a: Sequence[Tensor] | None,
-    scale_b: Sequence[Tensor] | None,
-    bias: Sequence[Tensor] | None,
-    out_dtype: torch.dtype,
-) -> list[Tensor]:
-    count = len(a)
-    lists = {"weight": weight, "scale_a": scale_a, "scale_b": scale_b, "bias": bias}
-    for name, values in lists.items():
-        _require(
-            values is None or len(values) == count,
-            f"skinny_gemm_list: {name} has another length than a; got {len(values or ())}, "
-            f"expected {count}. Pass one for each matmul.",
-        )
-
-    def entry(values: Sequence[Tensor] | None, index: int) -> Tensor | None:
-        return None if values is None else values[index]
-
-    results = []
-    for i in range(count):
-        scales = entry(scale_a, i), entry(scale_b, i)
-        results.append(_fake_skinny_gemm(a[i], weight[i], *scales, entry(bias, i), None, out_dtype))
-    return results
-
-
 def _on_one_device(op: str, fake: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """A fake that refuses tensors of several devices."""
     values = (*args, *kwargs.values())
     flat = [item for v in values for item in (v if isinstance(v, list | tuple) else (v,))]
     devices = dict.fromkeys(str(item.device) for item in flat if isinstance(item, Tensor))
-    _require(
+    require(
         len(devices) == 1,
         f"{op}: inputs on several devices; got {' and '.join(devices)}, expected one. Move them to "
         "the same device.",
@@ -265,8 +184,8 @@ def _on_one_device(op: str, fake: Callable[..., Any], *args: Any, **kwargs: Any)
 
 
 _FAKES: dict[str, Callable[..., Any]] = {
-    "skinny_gemm": _fake_skinny_gemm,
-    "skinny_gemm_list": _fake_skinny_gemm_list,
+    "skinny_gemm": fake_skinny_gemm,
+    "skinny_gemm_list": fake_skinny_gemm_list,
 }
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mi300_inductor.arch import CPU, detect
 from mi300_inductor.dtype_codes import code
-from mi300_inductor.op_schemas import FP8_DTYPES
+from mi300_inductor.op_checks import FP8_DTYPES
 
 ROUND_NOT = torch.float32
 

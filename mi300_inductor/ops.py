@@ -54,6 +54,7 @@ c = `scale_const` and all arithmetic in fp32
 
 from __future__ import annotations
 
+from mi300_inductor.op_checks import FP8_DTYPES
 from mi300_inductor.op_norms import (
     add_rms_norm,
     add_rms_norm_quant,
@@ -70,7 +71,6 @@ from mi300_inductor.op_products import (
     skinny_gemm_list,
 )
 from mi300_inductor.op_schemas import (
-    FP8_DTYPES,
     MAX_SCALES,
     NAMESPACE,
     SCHEMAS,

@@ -4,6 +4,7 @@
 // float32 multiply-adds (see skinny_gemm_few.h and skinny_gemm_many.h).
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
+#include <mi300/gemm_operands.h>
 #include <torch/library.h>
 
 #include "skinny_gemm_few.h"
@@ -12,11 +13,6 @@
 namespace mi300 {
 namespace {
 
-using Tensor = at::Tensor;
-using Dtype = at::ScalarType;
-using MaybeTensor = std::optional<Tensor>;
-
-constexpr const char* kOp = "skinny_gemm";
 // Activation rows that are widened at a time: 256 rows of 14336 are 15 MB.
 constexpr int64_t kPackedRows = 256;
 // Multiply-adds below which another thread costs more than it saves.
@@ -56,58 +52,25 @@ void run(const GemmProblem& problem) {
   scratch.trim();
 }
 
-void check_scale(const char* name, const MaybeTensor& scale, bool is_wanted, int64_t length) {
-  TORCH_CHECK(scale.has_value() == is_wanted, kOp, ": ", name,
-              " goes with FP8 operands and with no others; got ", scale ? "one" : "none",
-              ", expected ", is_wanted ? "one" : "none",
-              ". Pass one scale per operand with FP8, none otherwise.");
-  if (!scale) return;
-  TORCH_CHECK(scale->scalar_type() == at::kFloat &&
-                  (scale->numel() == 1 || scale->numel() == length),
-              kOp, ": ", name, " has the wrong size or dtype; got ", scale->sizes(), " ",
-              scale->scalar_type(), ", expected 1 or ", length,
-              " float32 values. Pass a per-tensor or a per-row/per-column scale.");
-}
-
-void check_operands(const Tensor& a, const Tensor& weight, Dtype out_dtype) {
-  TORCH_CHECK(a.dim() == 2 && weight.dim() == 2 && a.size(1) == weight.size(1), kOp,
-              ": the operands do not fit; got a ", a.sizes(), " and weight ", weight.sizes(),
-              ", expected [m, k] and [n, k]. Pass the weight as nn.Linear stores it.");
-  const Dtype dtype = a.scalar_type();
-  const bool both_fp8 = is_fp8(dtype) && is_fp8(weight.scalar_type());
-  TORCH_CHECK(both_fp8 || dtype == weight.scalar_type(), kOp,
-              ": unsupported operand dtypes; got ", dtype, " and ", weight.scalar_type(),
-              ", expected two FP8 dtypes or the same float dtype. Convert one of them.");
-  if (!both_fp8) check_float(kOp, "operand dtype", dtype);
-  check_float(kOp, "out_dtype", out_dtype);
-}
-
-GemmExtra make_extra(const char* name, const MaybeTensor& tensor, int64_t rows, int64_t columns) {
+// A bias or an addend as the kernels read it.
+GemmExtra make_extra(const std::optional<Tensor>& tensor) {
   if (!tensor) return {};
-  const bool is_row = tensor->dim() == 1 && tensor->size(0) == columns;
-  const bool is_matrix = rows >= 0 && tensor->dim() == 2 && tensor->size(0) == rows &&
-                         tensor->size(1) == columns;
-  TORCH_CHECK(is_row || is_matrix, kOp, ": the ", name, " does not fit; got ", tensor->sizes(),
-              ", expected one value per output column. Expand it first.");
-  check_float(kOp, name, tensor->scalar_type());
   const Tensor owner = tensor->stride(-1) == 1 ? *tensor : tensor->contiguous();
-  const int64_t step = is_row ? 0 : owner.stride(0) * static_cast<int64_t>(owner.element_size());
-  return {owner, owner.scalar_type(), static_cast<const char*>(owner.const_data_ptr()), step};
+  const int64_t row_bytes = owner.stride(0) * static_cast<int64_t>(owner.element_size());
+  return {owner, owner.scalar_type(), static_cast<const char*>(owner.const_data_ptr()),
+          owner.dim() == 1 ? 0 : row_bytes};
 }
 
-Tensor skinny_gemm(const Tensor& a, const Tensor& weight, const MaybeTensor& scale_a,
-                   const MaybeTensor& scale_b, const MaybeTensor& bias, const MaybeTensor& addend,
-                   Dtype out_dtype) {
-  check_operands(a, weight, out_dtype);
+Tensor skinny_gemm(const Tensor& a, const Tensor& weight, const std::optional<Tensor>& scale_a,
+                   const std::optional<Tensor>& scale_b, const std::optional<Tensor>& bias,
+                   const std::optional<Tensor>& addend, ScalarType out_dtype) {
+  check_gemm({a, weight, scale_a, scale_b, bias, addend, out_dtype});
   const int64_t m = a.size(0), n = weight.size(0);
-  const bool wants_scales = is_fp8(a.scalar_type());
-  check_scale("scale_a", scale_a, wants_scales, m);
-  check_scale("scale_b", scale_b, wants_scales, n);
   GemmProblem problem{m, n, a.size(1), as_rows(a), as_rows(weight)};
-  problem.bias = make_extra("bias", bias, -1, n);
-  problem.addend = make_extra("addend", addend, m, n);
-  MaybeTensor flat_a, flat_b;
-  if (wants_scales) {
+  problem.bias = make_extra(bias);
+  problem.addend = make_extra(addend);
+  std::optional<Tensor> flat_a, flat_b;
+  if (scale_a) {
     flat_a = scale_a->contiguous();
     flat_b = scale_b->contiguous();
     problem.scale_a = flat_a->const_data_ptr<float>();

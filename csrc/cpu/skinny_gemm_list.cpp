@@ -1,13 +1,11 @@
 // Several matmuls that read the same rows: on a CPU one after the other, each on all threads.
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <mi300/gemm_operands.h>
 #include <torch/library.h>
 
 namespace mi300 {
 namespace {
-
-using at::Tensor;
-using MaybeTensors = std::optional<at::TensorList>;
 
 std::vector<Tensor> skinny_gemm_list(at::TensorList a, at::TensorList weight,
                                      const MaybeTensors& scale_a, const MaybeTensors& scale_b,
@@ -17,15 +15,7 @@ std::vector<Tensor> skinny_gemm_list(at::TensorList a, at::TensorList weight,
                         const std::optional<Tensor>&, at::ScalarType);
   static const auto single =
       c10::Dispatcher::singleton().findSchemaOrThrow("mi300::skinny_gemm", "").typed<Single>();
-  const auto check = [&](const char* name, const MaybeTensors& list) {
-    TORCH_CHECK(!list || list->size() == a.size(), "skinny_gemm_list: ", name,
-                " has another length than a; got ", list->size(), ", expected ", a.size(),
-                ". Pass one for each matmul.");
-  };
-  check("weight", weight);
-  check("scale_a", scale_a);
-  check("scale_b", scale_b);
-  check("bias", bias);
+  check_gemm_list(a, weight, scale_a, scale_b, bias);
   const auto entry = [](const MaybeTensors& list, size_t i) {
     return list ? std::optional<Tensor>((*list)[i]) : std::nullopt;
   };

@@ -32,11 +32,6 @@ struct Range {
   int64_t begin, end;
 };
 
-inline bool is_fp8(at::ScalarType dtype) {
-  return dtype == at::kFloat8_e4m3fn || dtype == at::kFloat8_e4m3fnuz ||
-         dtype == at::kFloat8_e5m2;
-}
-
 // Calls f with a value of the C++ type of an operand's dtype.
 template <typename F>
 void with_operand_type(at::ScalarType dtype, F&& f) {

@@ -7,7 +7,7 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/mul.h>
 
-#include "gemm_operands.h"
+#include <mi300/gemm_operands.h>
 
 namespace mi300 {
 
@@ -61,7 +61,7 @@ inline Tensor run_library_fp8(const Operands& in) {
 
 // The vendor's library through torch; any problem, any device, capture-safe.
 inline Tensor run_library(const Operands& in) {
-  if (in.is_fp8()) {
+  if (in.has_scales()) {
     if (is_library_fp8(in)) return run_library_fp8(in);
     return finish(in, at::mm(in.a.to(at::kFloat), in.weight.t().to(at::kFloat)), false);
   }

@@ -15,6 +15,20 @@
 namespace mi300 {
 namespace {
 
+inline Dtype gemm_dtype(ScalarType type) {
+  switch (type) {
+    case at::kFloat: return Dtype::kF32;
+    case at::kBFloat16: return Dtype::kBf16;
+    case at::kHalf: return Dtype::kF16;
+    case at::kFloat8_e4m3fn: return Dtype::kE4m3fn;
+    case at::kFloat8_e4m3fnuz: return Dtype::kE4m3fnuz;
+    case at::kFloat8_e5m2: return Dtype::kE5m2;
+    default:
+      TORCH_CHECK(false, kGemmOp, ": unsupported dtype; got ", type, ", expected float32, bfloat16, ",
+                  "float16 or an FP8 dtype. Convert it first.");
+  }
+}
+
 // One to three products of the same m, k and dtypes in one plan.
 class GemmCall {
  public:

@@ -11,7 +11,7 @@ from mi300_inductor.graph.meaning import DynamicScale, Quantize, Refusal, RmsNor
 from mi300_inductor.graph.recognise import Recognition, furthest_failure
 from mi300_inductor.graph.term import Term, held_dtype, is_transparent_view, same_dim, strip
 from mi300_inductor.graph.words import describe
-from mi300_inductor.op_schemas import FP8_DTYPES
+from mi300_inductor.op_checks import FP8_DTYPES
 
 Producer = RmsNorm | SiluMul
 

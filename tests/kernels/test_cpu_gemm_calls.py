@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 from mi300_inductor import ops
 
@@ -127,8 +128,14 @@ NONE = [None, None, None, None]
         ([A.to(FN), W.to(FN), ONE, None, None, None, F32], "scale_b goes with FP8"),
         ([A.to(FN), W.to(FN), torch.ones(3), ONE, None, None, F32], "scale_a has the wrong"),
         ([A.to(FN), W.to(FN), ONE, ONE.double(), None, None, F32], "scale_b has the wrong"),
-        ([A, W, None, None, torch.ones(4), None, F32], "bias does not fit"),
-        ([A, W, None, None, None, torch.ones(3, 2), F32], "addend does not fit"),
+        (
+            [A, W, None, None, torch.ones(4), None, F32],
+            r"bias .*got \[4\], expected \[3\]",
+        ),
+        (
+            [A, W, None, None, None, torch.ones(3, 2), F32],
+            r"addend does not fit; got \[3, 2\], expected \[2, 3\] or \[3\]",
+        ),
         ([A, W, None, None, torch.ones(3, dtype=torch.int32), None, F32], "bias"),
     ],
 )
@@ -137,6 +144,11 @@ def test_bad_input_is_refused_with_advice(args, message):
         torch.ops.mi300.skinny_gemm(*args)
     text = str(caught.value).splitlines()[0]
     assert text.startswith("skinny_gemm: ") and text.rstrip().endswith(".")
+    mode = FakeTensorMode()
+    fakes = [mode.from_tensor(x) if isinstance(x, torch.Tensor) else x for x in args]
+    with mode, pytest.raises(RuntimeError) as caught:
+        torch.ops.mi300.skinny_gemm(*fakes)
+    assert str(caught.value) == text, "a compiled call fails in other words"
 
 
 @pytest.mark.parametrize("pair", [(FN, FN), (FNUZ, E5M2), (BF16, BF16), (F16, F16), (F32, F32)])

@@ -1,8 +1,8 @@
-// The operands of one skinny_gemm call and what they must satisfy.
+// The operands of skinny_gemm and skinny_gemm_list and what they must satisfy: host code only. The
+// fakes in op_checks.py say the same in the same words.
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <mi300/row_args.h>
 
 #include <optional>
 #include <sstream>
@@ -16,22 +16,12 @@ using MaybeTensors = std::optional<at::TensorList>;
 
 constexpr const char* kGemmOp = "skinny_gemm";
 
-inline Dtype gemm_dtype(ScalarType type) {
-  switch (type) {
-    case at::kFloat: return Dtype::kF32;
-    case at::kBFloat16: return Dtype::kBf16;
-    case at::kHalf: return Dtype::kF16;
-    case at::kFloat8_e4m3fn: return Dtype::kE4m3fn;
-    case at::kFloat8_e4m3fnuz: return Dtype::kE4m3fnuz;
-    case at::kFloat8_e5m2: return Dtype::kE5m2;
-    default:
-      TORCH_CHECK(false, kGemmOp, ": unsupported dtype; got ", type, ", expected float32, bfloat16, ",
-                  "float16 or an FP8 dtype. Convert it first.");
-  }
-}
-
 inline bool is_float(ScalarType type) {
   return type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
+}
+
+inline bool is_fp8(ScalarType type) {
+  return type == at::kFloat8_e4m3fn || type == at::kFloat8_e4m3fnuz || type == at::kFloat8_e5m2;
 }
 
 struct Operands {
@@ -43,7 +33,7 @@ struct Operands {
   const std::optional<Tensor>& addend;
   ScalarType out_type;
 
-  bool is_fp8() const { return gemm_dtype(a.scalar_type()) >= Dtype::kE4m3fn; }
+  bool has_scales() const { return is_fp8(a.scalar_type()); }
 
   std::string describe() const {
     std::ostringstream text;
@@ -53,41 +43,41 @@ struct Operands {
 };
 
 inline void check_scale(const char* name, const std::optional<Tensor>& scale, bool is_wanted,
-                 int64_t length, const Tensor& a) {
+                        int64_t length, const Tensor& a) {
+  const auto count = [](bool is_there) { return is_there ? "one" : "none"; };
   TORCH_CHECK(scale.has_value() == is_wanted, kGemmOp, ": ", name,
-              " goes with FP8 operands and with no others; got ",
-              scale.has_value() ? "a scale" : "None", " for ", a.scalar_type(),
-              ", expected the opposite. Pass one scale per operand with FP8, none otherwise.");
+              " goes with FP8 operands and with no others; got ", count(scale.has_value()), " for ",
+              a.scalar_type(), ", expected ", count(is_wanted),
+              ". Pass one scale per operand with FP8, none otherwise.");
   if (!scale.has_value()) return;
   TORCH_CHECK(scale->scalar_type() == at::kFloat &&
                   (scale->numel() == 1 || scale->numel() == length),
               kGemmOp, ": ", name, " has the wrong size or dtype; got ", scale->sizes(), " ",
               scale->scalar_type(), ", expected 1 or ", length,
-              " fp32 values. Pass a per-tensor or a per-row/per-column scale.");
+              " Float values. Pass a per-tensor or a per-row/per-column scale.");
 }
 
 inline void check_gemm(const Operands& in) {
   TORCH_CHECK(in.a.dim() == 2 && in.weight.dim() == 2 && in.a.size(1) == in.weight.size(1), kGemmOp,
               ": the operands do not fit; got a ", in.a.sizes(), " and weight ", in.weight.sizes(),
               ", expected [m, k] and [n, k]. Pass the weight as nn.Linear stores it.");
-  const bool is_pair = in.is_fp8() ? gemm_dtype(in.weight.scalar_type()) >= Dtype::kE4m3fn
-                                   : in.a.scalar_type() == in.weight.scalar_type();
-  TORCH_CHECK(is_pair, kGemmOp, ": unsupported operand dtypes; got ", in.a.scalar_type(), " and ",
-              in.weight.scalar_type(), ", expected two FP8 dtypes or the same float dtype. ",
-              "Convert one of them.");
+  const ScalarType type = in.a.scalar_type(), other_type = in.weight.scalar_type();
+  const bool is_pair = is_fp8(type) ? is_fp8(other_type) : is_float(type) && type == other_type;
+  TORCH_CHECK(is_pair, kGemmOp, ": unsupported operand dtypes; got ", type, " and ", other_type,
+              ", expected two FP8 dtypes or the same float dtype. Convert one of them.");
   TORCH_CHECK(is_float(in.out_type), kGemmOp, ": unsupported out_dtype; got ", in.out_type,
               ", expected float32, bfloat16 or float16. Choose one of these.");
   const int64_t m = in.a.size(0), n = in.weight.size(0);
-  check_scale("scale_a", in.scale_a, in.is_fp8(), m, in.a);
-  check_scale("scale_b", in.scale_b, in.is_fp8(), n, in.a);
+  check_scale("scale_a", in.scale_a, in.has_scales(), m, in.a);
+  check_scale("scale_b", in.scale_b, in.has_scales(), n, in.a);
   TORCH_CHECK(!in.bias || (in.bias->dim() == 1 && in.bias->size(0) == n), kGemmOp,
               ": the bias does not fit; got ", in.bias ? in.bias->sizes() : at::IntArrayRef{},
-              ", expected (", n, "). Pass one value per output column.");
+              ", expected [", n, "]. Pass one value per output column.");
   TORCH_CHECK(!in.addend || in.addend->sizes() == at::IntArrayRef({m, n}) ||
                   in.addend->sizes() == at::IntArrayRef({n}),
               kGemmOp, ": the addend does not fit; got ",
-              in.addend ? in.addend->sizes() : at::IntArrayRef{}, ", expected (", m, ", ", n,
-              ") or (", n, "). Expand it first.");
+              in.addend ? in.addend->sizes() : at::IntArrayRef{}, ", expected [", m, ", ", n,
+              "] or [", n, "]. Expand it first.");
   for (const auto* other : {&in.scale_a, &in.scale_b, &in.bias, &in.addend}) {
     if (!other->has_value()) continue;
     TORCH_CHECK((*other)->device() == in.a.device() && is_float((*other)->scalar_type()), kGemmOp,
