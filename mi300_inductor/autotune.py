@@ -18,10 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from mi300_inductor import build, cache, inductor
+from mi300_inductor import cache, inductor
+from mi300_inductor.gemm_tuning import tune_graph
 from mi300_inductor.graph.meaning import Refusal
 from mi300_inductor.graph.region import Plan, Refused, Region
-from mi300_inductor.measure import compile_alone, example, extract, time_calls
+from mi300_inductor.measure import compile_alone, example, extract, time_calls, versions
 
 log = logging.getLogger(__name__)
 
@@ -114,26 +115,13 @@ def _measured_once(
         path.write_text(json.dumps({"before": before, "after": after}))
 
     try:
-        path = cache.cached(("autotune", key, *_versions(region)), "times.json", measure)
+        path = cache.cached(("autotune", key, *versions(_device(region))), "times.json", measure)
         return Measured(**json.loads(path.read_text()))
     except Exception as error:
         # Whatever goes wrong here must not stop a compilation that works without it.
         log.warning("%s at %s is not measured: %s", region.kind, region.rows.node.name, error)
         log.debug("the whole error", exc_info=True)
         return None
-
-
-def _versions(region: Region) -> tuple[str, ...]:
-    """What a time depends on besides the region itself."""
-    from mi300_inductor.fusion_pass import files_hash
-
-    device = _device(region)
-    versions = [torch.__version__, str(torch.version.git_version), files_hash()]
-    if device.type != "cuda":
-        return (*versions, build.cpu_name(), str(torch.get_num_threads()))
-    properties = torch.cuda.get_device_properties(device)
-    driver = torch.version.hip or torch._C._cuda_getDriverVersion()  # type: ignore[attr-defined]
-    return (*versions, properties.name, str(properties.multi_processor_count), str(driver))
 
 
 def _device(region: Region) -> torch.device:
@@ -159,6 +147,7 @@ def _measure(region: Region, nodes: frozenset[fx.Node], rewrite: Rewrite) -> tup
             "Please report the model."
         )
     after.recompile()
+    tune_graph(after.graph)  # a matmul is compared as it will run
     with inductor.outside_fake_mode():
         inputs = [example(source.meta["val"]) for source in sources]
         calls = [compile_alone(module, inputs) for module in (before, after)]

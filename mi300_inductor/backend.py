@@ -2,7 +2,8 @@
 
 `mi300` runs Inductor with the fusion pass in its post-grad hook. Each graph that Inductor compiles
 (inference, forward, backward) passes `_compile_graph`, which collects the pass's report, stores it
-under the key of Inductor's FX graph cache, and reads it back on a hit, where the pass does not run.
+under the key of Inductor's FX graph cache, and reads it back on a hit, where the pass does not run;
+the plans of the graph's matmuls are then chosen again, from their own cache.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from torch import Tensor, fx, nn
 
 import mi300_inductor.ops  # noqa: F401  (registers the operators)
-from mi300_inductor import inductor
+from mi300_inductor import gemm_tuning, inductor
 from mi300_inductor.contract import check_totals
 from mi300_inductor.fusion_pass import Collector, FusionPass, RoundingMarks, collecting, finish
 from mi300_inductor.numerics_check import CheckedCall
@@ -83,7 +84,8 @@ def _compile_graph(
                 compiled = inductor.compile_uncached(gm, example_inputs, **kwargs)
     name = f"{inductor.compile_id()} {phase}".strip()
     if stored is not None:
-        report = replace(stored, name=name, expected=options.expect, cached=True)
+        tuned = gemm_tuning.tune([one.matmul for one in stored.tuned])
+        report = replace(stored, name=name, expected=options.expect, cached=True, tuned=tuned)
     else:
         report = _merge(collector.reports, name, phase, options)
         if key is not None:
@@ -97,7 +99,8 @@ def _merge(reports: Sequence[GraphReport], name: str, phase: str, options: Optio
     """One report for a graph and its subgraphs; an empty one if there was nothing to compile."""
     if len(reports) == 1:
         return reports[0]
-    joined: dict[str, Any] = {"fused": (), "rejected": (), "before": (), "after": ()}
+    fields = ("fused", "rejected", "before", "after", "tuned")
+    joined: dict[str, Any] = dict.fromkeys(fields, ())
     for report in reports:
         offset = len(joined["fused"])
         for field in joined:

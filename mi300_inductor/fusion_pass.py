@@ -22,6 +22,7 @@ from torch import fx
 
 from mi300_inductor import inductor
 from mi300_inductor.contract import check_graph
+from mi300_inductor.gemm_tuning import tune_graph
 from mi300_inductor.numerics_check import add_checks, copy_graph
 from mi300_inductor.options import Options
 from mi300_inductor.report import GraphReport, Report, record
@@ -113,6 +114,7 @@ class FusionPass(inductor.CustomGraphPass):
             before=mark_fusions(before, result.regions, result.fused),
             after=mark_fusions(snapshot(gm), [(name,) for name in result.calls], result.fused),
             expected=self.options.expect,
+            tuned=tune_graph(graph) if self.options.measure else (),
         )
         if collector is None:
             finish(report, self.options)
@@ -125,12 +127,14 @@ class FusionPass(inductor.CustomGraphPass):
         """Identifies the pass's behaviour in cache keys: files, options, user spellings, torch.
 
         None, which switches Inductor's cache off, for a pass set by hand that has contracts to
-        keep or reports to write: on a hit it does not run. The backend reads the stored report.
+        keep, reports to write or plans to choose: on a hit it does not run. The backend reads the
+        stored report.
         """
         from mi300_inductor.graph import user_spellings_key
 
-        contracts = (self.options.expect, self.options.strict, self.options.debug_dir)
-        if self._is_by_hand and any(contracts):
+        options = self.options
+        effects = (options.expect, options.strict, options.debug_dir, options.measure)
+        if self._is_by_hand and any(effects):
             return None
         return ("mi300", files_hash(), self.options.cache_key(), user_spellings_key(), _torch())
 

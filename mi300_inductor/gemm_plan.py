@@ -3,7 +3,8 @@
 The plan is made in C++ (`csrc/runtime/gemm_plan.h`), because the operator needs it on every call.
 Here are the structs it works on and a call of the same function, so that tests, the gfx942
 interpreter and benchmarks see exactly what the operator launches. Every kernel takes one
-`SkinnyGemmArgs` by value (`csrc/include/mi300/skinny_gemm_args.h`).
+`SkinnyGemmArgs` by value (`csrc/include/mi300/skinny_gemm_args.h`). `gemm_tuning.py` chooses other
+plans than the rule's by measuring them.
 
 Entry points; grid and workgroup are one-dimensional and come from the plan, `lds_bytes` is dynamic:
     skinny_gemm_<fp8|bf16|fp16>_m<16|32|64>_t1           gfx942: dense, up to m rows
@@ -22,7 +23,7 @@ from collections.abc import Sequence
 
 import torch
 
-from mi300_inductor.plan import DTYPES, DeviceInfo, core
+from mi300_inductor.plan import DTYPES, DeviceInfo, check, core
 
 MAX_ROWS = 64
 STAGE_BYTES = 128
@@ -52,6 +53,10 @@ class Form(enum.IntEnum):
     GROUP = 4
     UNALIGNED = 5
     VENDOR = 6
+
+
+# More than there are ways to cut any problem.
+_MOST_SHAPES = 1024
 
 
 class GemmSet(ctypes.Structure):
@@ -95,6 +100,22 @@ class GemmShape(ctypes.Structure):
         *((name, ctypes.c_uint) for name in ("columns", "tiles", "tile_rows", "waves")),
         *((name, ctypes.c_uint) for name in ("k_waves", "splits", "depth")),
     ]
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The fields in order, so that `GemmShape(*numbers)` is equal."""
+        return tuple(int(getattr(self, name)) for name, *_ in self._fields_)
+
+    def __str__(self) -> str:
+        """The cut in words, for reports."""
+        if self.form == Form.VENDOR:
+            return "library"
+        along_k = f" ({self.k_waves} along k)" if self.k_waves > 1 else ""
+        ring = f", {self.depth} stages deep" if self.depth else ""
+        return (
+            f"{Form(self.form).name.lower()} up to {self.columns} rows, {self.waves} waves"
+            f"{along_k}, tiles of {self.tile_rows}, k in {self.splits}{ring}"
+        )
 
     @property
     def rows(self) -> int:
@@ -175,3 +196,38 @@ def plan_shape(call: GemmProblem, shape: GemmShape, info: DeviceInfo) -> GemmPla
     plan = GemmPlan()
     references = (ctypes.byref(item) for item in (call, info, shape, plan))
     return plan if core().mi300_shape_gemm(*references) == 0 else None
+
+
+def list_shapes(call: GemmProblem, info: DeviceInfo) -> list[GemmShape]:
+    """All ways in which the rule would cut a call, and those of the ring form; none: no kernel."""
+    shapes = (GemmShape * _MOST_SHAPES)()
+    references = ctypes.byref(call), ctypes.byref(info), shapes
+    count = core().mi300_list_gemm(*references, _MOST_SHAPES)
+    return [GemmShape(*shapes[i].numbers) for i in range(count)]
+
+
+def choose_shape(library: ctypes.CDLL, device: int, call: GemmProblem, shape: GemmShape) -> bool:
+    """Has the operators of a library cut calls like this one in a given way from now on.
+
+    Args:
+        library: One that holds the launcher's core, with its device installed.
+        device: Index of the device.
+        call: An example: size, dtypes, alignment, and which scales differ by row or column count.
+        shape: The cut; the form VENDOR has the vendor's library do the call.
+
+    Returns:
+        Whether calls can be cut so; if not, nothing is changed.
+    """
+    references = ctypes.byref(call), ctypes.byref(shape)
+    return bool(library.mi300_choose_gemm(device, *references) == 0)
+
+
+def find_plan(library: ctypes.CDLL, device: int, call: GemmProblem) -> GemmPlan:
+    """The plan that the operators of a library take for calls like this one.
+
+    Raises:
+        RuntimeError: if the library does not know the device.
+    """
+    plan = GemmPlan()
+    check(library, library.mi300_find_gemm(device, ctypes.byref(call), ctypes.byref(plan)))
+    return plan

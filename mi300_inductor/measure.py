@@ -1,7 +1,7 @@
 """Measures pieces of a graph: inputs made from metadata, Inductor's code for them, and a clock.
 
 `roofline.py` measures every operation of a model this way, `autotune.py` an operator against the
-nodes that it replaces.
+nodes that it replaces, `gemm_tuning.py` the plans of a matmul against one another.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from mi300_inductor import inductor
+from mi300_inductor import build, inductor
 
 Call = Callable[[], Any]
 # Measures calls in turn on a device; returns seconds for each.
@@ -31,7 +31,8 @@ def time_calls(calls: Sequence[Call], device: torch.device) -> list[float]:
     On a GPU the calls are captured into graphs, so that launches cost what they cost in a graph.
     """
     if device.type == "cuda":
-        return _time_graphs(calls)
+        with torch.cuda.device(device):
+            return _time_graphs(calls)
     repeats = []
     for call in calls:
         call()
@@ -73,6 +74,22 @@ def _time_graphs(calls: Sequence[Call]) -> list[float]:
             torch.cuda.synchronize()
             times.append(start.elapsed_time(end) * 1e-3 / replays)
     return [statistics.median(times) for times in found]
+
+
+def versions(device: torch.device) -> tuple[str, ...]:
+    """What a time depends on besides what is measured: torch, this package, the device, its driver.
+
+    Raises:
+        RuntimeError: if the device is not here.
+    """
+    from mi300_inductor.fusion_pass import files_hash
+
+    found = [torch.__version__, str(torch.version.git_version), files_hash()]
+    if device.type != "cuda":
+        return (*found, build.cpu_name(), str(torch.get_num_threads()))
+    properties = torch.cuda.get_device_properties(device)
+    driver = torch.version.hip or torch._C._cuda_getDriverVersion()  # type: ignore[attr-defined]
+    return (*found, properties.name, str(properties.multi_processor_count), str(driver))
 
 
 def example(value: Any) -> Any:

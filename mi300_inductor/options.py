@@ -60,7 +60,8 @@ class Options:
             cached then.
         inductor: Inductor's own options and mode, as configuration entries; sorted pairs.
         measure: Measure each kind of rewrite against Inductor's code on the device, and undo those
-            that lose. On by default in the modes `max-autotune*`.
+            that lose; measure the plans of each kind of matmul on a GPU, and take the fastest. On
+            by default in the modes `max-autotune*`.
     """
 
     expect: tuple[Expectation, ...] = ()

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from mi300_inductor.gemm_classes import GemmClass, TunedGemm
 from mi300_inductor.options import KINDS, Expectation
 
 # Reports kept in this process; a server that compiles without end must not grow without end.
@@ -123,6 +124,7 @@ class GraphReport:
         after: The graph it left.
         expected: The contracts this graph was held to.
         cached: Whether Inductor's cache had the compiled graph, so that the report was read back.
+        tuned: The matmuls' plans, where they were to be measured.
     """
 
     name: str
@@ -133,6 +135,7 @@ class GraphReport:
     after: tuple[GraphNode, ...] = ()
     expected: tuple[Expectation, ...] = ()
     cached: bool = False
+    tuned: tuple[TunedGemm, ...] = ()
 
     @property
     def counts(self) -> dict[str, int]:
@@ -148,6 +151,10 @@ class GraphReport:
             "before": tuple(_from_dict(GraphNode, item) for item in data["before"]),
             "after": tuple(_from_dict(GraphNode, item) for item in data["after"]),
             "expected": tuple(_from_dict(Expectation, item) for item in data["expected"]),
+            "tuned": tuple(
+                TunedGemm(**{**item, "matmul": _from_dict(GemmClass, item["matmul"])})
+                for item in data["tuned"]
+            ),
         }
         return cls(**{**data, **tuples})
 

@@ -15,11 +15,13 @@ from mi300_inductor.report_page import SCRIPT, STYLE
 from mi300_inductor.report_svg import graph_svg
 from mi300_inductor.report_text import (
     GAINS_NOTE,
+    PLAN_HEADS,
     counted,
     gains,
     graphs_text,
     group_fusions,
     group_rejections,
+    plan_rows,
     refusals_text,
     sections,
 )
@@ -41,6 +43,10 @@ def report_html(report: Report) -> str:
     ]
     for title, rejected in sections(report.rejected).items():
         parts += [f"<h2>{title}</h2>", _rejected(rejected)]
+    plans = plan_rows(report)
+    if plans:
+        cells = [[escape(cell) for cell in row] for row in plans]
+        parts += ["<h2>Plans of the matmuls</h2>", _table(PLAN_HEADS, cells)]
     parts += [_graph(number, graph) for number, graph in enumerate(report.shown)]
     parts += ['</main><pre id="tip" hidden></pre>', f"<script>{SCRIPT}</script></body></html>"]
     return "\n".join(parts)

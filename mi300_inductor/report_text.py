@@ -22,6 +22,9 @@ def report_text(report: Report) -> str:
     for title, rejected in sections(report.rejected).items():
         if rejected:
             parts += [title, _rejected_table(rejected)]
+    plans = plan_rows(report)
+    if plans:
+        parts += ["Plans of the matmuls", tabulate(plans, PLAN_HEADS, disable_numparse=True)]
     return "\n\n".join(parts)
 
 
@@ -131,6 +134,22 @@ def _fused_table(fused: Sequence[Fusion]) -> str:
         disable_numparse=[2, 3, 4],
     )
     return f"{table}\n{GAINS_NOTE}"
+
+
+PLAN_HEADS = ("rows", "matmul", "plan", "us", "rule's us", "library's us")
+
+
+def plan_rows(report: Report) -> list[list[str]]:
+    """How each kind of matmul is launched where that was to be measured; under `PLAN_HEADS`."""
+    rows = []
+    for tuned in dict.fromkeys(one for graph in report.shown for one in graph.tuned):
+        first, last = tuned.matmul.first_rows, tuned.matmul.rows
+        span = str(last) if first == last else f"{first} to {last}"
+        times = [tuned.time, tuned.rule_time, tuned.library_time]
+        plan = f"{tuned.plan}; not measured: {tuned.note}" if tuned.note else tuned.plan
+        shown = ["-" if tuned.note else f"{time:.3g}" for time in times]
+        rows.append([span, str(tuned.matmul), plan, *shown])
+    return rows
 
 
 def group_rejections(rejected: Sequence[Rejection]) -> list[list[Rejection]]:

@@ -121,6 +121,37 @@ def test_a_shape_is_planned_as_given_or_refused():
     assert gemm_plan.plan_shape(call, shape, info) is None
 
 
+@pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
+def test_all_ways_to_cut_a_call_are_legal_and_the_rule_takes_one_of_them(arch):
+    info, known = plan.device_info(arch), entries(arch)
+    for m, (n, k), operand in itertools.product((1, 8, 16, 33), SHAPES[::3], operands(arch)):
+        call = gemm_plan.problem(m, n, k, operand)
+        listed = gemm_plan.list_shapes(call, info)
+        numbers = [shape.numbers for shape in listed]
+        assert len(set(numbers)) == len(numbers) < 1024
+        rule = gemm_plan.plan_gemm(call, info).shape
+        assert rule.form == Form.VENDOR or rule.numbers in numbers
+        for shape in listed[:: max(1, len(listed) // 24)]:
+            check_plan(gemm_plan.plan_shape(call, shape, info), call, arch, known)
+        found = {shape.form for shape in listed}
+        if arch is GFX942 and k % 16 == 0:
+            is_fp8 = operand == arch.fp8_dtype
+            expected = {Form.DENSE} | ({Form.SPARSE} if is_fp8 and m <= 8 else set())
+            expected |= {Form.RING} if is_fp8 and m <= 16 else set()
+            assert found == expected, (m, n, k, operand)
+        elif k % 16 == 0:
+            assert found == {Form.GROUP}
+    asked = gemm_plan.problem(8, 4096, 4096, arch.fp8_dtype, form=Form.UNALIGNED)
+    assert {shape.form for shape in gemm_plan.list_shapes(asked, info)} == {Form.UNALIGNED}
+    foreign = GFX942.fp8_dtype if arch is SM90 else SM90.fp8_dtype
+    for call in (
+        gemm_plan.problem(8, 4096, 4096, foreign),
+        gemm_plan.problem(65, 4096, 4096, torch.bfloat16),
+        gemm_plan.problem(8, 4096, 4096, torch.bfloat16, form=Form.VENDOR),
+    ):
+        assert gemm_plan.list_shapes(call, info) == []
+
+
 @pytest.mark.parametrize("form", [Form.DENSE, Form.SPARSE, Form.RING])
 def test_every_form_can_be_asked_for_on_gfx942(form):
     info, known = plan.device_info(GFX942), entries(GFX942)

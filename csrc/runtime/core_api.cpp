@@ -1,7 +1,7 @@
 // C functions around the launcher's core, for Python (ctypes): no torch in this file.
 //
 // A function returns 0, or 1 after keeping the error's text for mi300_last_error.
-#include "gemm_plan.h"
+#include "gemm_plans.h"
 #include "row_plan.h"
 
 namespace {
@@ -71,6 +71,44 @@ MI300_EXPORT int mi300_shape_gemm(const mi300::GemmProblem* problem,
   if (!mi300::is_gemm_legal(*shape, problem->args, *device)) return 1;
   *plan = mi300::make_gemm_plan(*shape, *problem, *device);
   return 0;
+}
+
+// Lists the ways in which a skinny GEMM can be cut, also those of the ring form; returns their number,
+// of which `limit` at most are written.
+MI300_EXPORT int mi300_list_gemm(const mi300::GemmProblem* problem, const mi300::DeviceInfo* device,
+                                 mi300::GemmShape* shapes, int limit) {
+  int count = 0;
+  const auto add = [&](const mi300::GemmShape& shape) {
+    if (count < limit) shapes[count] = shape;
+    ++count;
+  };
+  if (!mi300::has_gemm_kernel(*problem, *device)) return 0;
+  mi300::GemmProblem ring = *problem;
+  ring.form = mi300::GemmForm::kRing;
+  mi300::visit_gemm_shapes(*problem, *device, add);
+  if (problem->form == mi300::GemmForm::kAny) mi300::visit_gemm_shapes(ring, *device, add);
+  return count;
+}
+
+// Has the operators of this library cut skinny GEMMs like the problem in a given way from now on.
+MI300_EXPORT int mi300_choose_gemm(int index, const mi300::GemmProblem* problem,
+                                   const mi300::GemmShape* shape) {
+  return guarded([&] {
+    const mi300::DeviceInfo& info = mi300::Devices::instance().at(index).info();
+    if (!mi300::GemmPlans::instance().choose(*problem, index, info, *shape)) {
+      throw std::runtime_error("skinny_gemm: the plan is not legal; got one for other operands, "
+                               "expected one of mi300_list_gemm. Measure the plans again.");
+    }
+  });
+}
+
+// The plan that the operators of this library take for a skinny GEMM.
+MI300_EXPORT int mi300_find_gemm(int index, const mi300::GemmProblem* problem,
+                                 mi300::GemmPlan* plan) {
+  return guarded([&] {
+    const mi300::DeviceInfo& info = mi300::Devices::instance().at(index).info();
+    *plan = mi300::GemmPlans::instance().find(*problem, index, info);
+  });
 }
 
 // Sizes of the structs that Python mirrors, to be compared with its own.

@@ -6,6 +6,7 @@
 
 #include <bit>
 #include <cstdio>
+#include <utility>
 
 #include "gemm_cost.h"
 
@@ -139,60 +140,43 @@ inline bool has_gemm_vectors(const SkinnyGemmArgs& args) {
 
 constexpr GemmShape kVendorShape{GemmForm::kVendor, 0, 0, 0, 0, 0, 0, 0};
 
-// Tries all shapes of a form for the cheapest.
-class GemmSearch {
- public:
-  GemmSearch(const GemmProblem& problem, const DeviceInfo& device)
-      : problem_(problem), device_(device), has_clusters_(device.max_cluster > 1) {}
-
-  GemmShape best() const { return best_; }
-  double cost() const { return best_cost_; }
-
-  void add_form(GemmForm form, uint32_t columns) {
-    const bool is_group = form == GemmForm::kGroup;
-    const uint32_t most = is_group ? kGemmGroupRows : kGemmTileRows;
-    for (uint32_t tile_rows = is_group ? most - 8 : most; tile_rows <= most; tile_rows += 8) {
-      for (uint32_t waves : {4u, 8u, 12u, 16u}) {
-        // A multiprocessor of its own is worth a workgroup of the most waves.
-        if (is_group && waves < (columns > 32 ? 8u : 16u)) continue;
-        for (uint32_t k_waves : {1u, 2u, 4u, 8u, 16u}) {
-          // Four teams read 512 bytes of a row at a time, which was fastest wherever it was tried.
-          if (is_group && columns <= 16 && k_waves != 4) continue;
-          add_splits({form, columns, 1, tile_rows, waves, k_waves, 0, 0});
-        }
+// Calls `visit` with every legal shape of a form; the deepest first of those that differ by depth.
+template <class Visit>
+void visit_gemm_form(GemmForm form, const GemmProblem& problem, const DeviceInfo& device,
+                     const Visit& visit) {
+  const auto visit_cuts = [&](GemmShape shape) {
+    for (uint32_t splits : {1u, 2u, 3u, 4u, 6u, 8u, 12u, 16u}) {
+      shape.splits = splits;
+      for (shape.depth = kGemmMaxDepth;; --shape.depth) {
+        if (is_gemm_legal(shape, problem.args, device)) visit(std::as_const(shape));
+        if (shape.depth == 0) break;
+      }
+    }
+  };
+  const uint32_t columns = gemm_columns(form, problem.args.m);
+  const bool is_group = form == GemmForm::kGroup;
+  const uint32_t most = is_group ? kGemmGroupRows : kGemmTileRows;
+  for (uint32_t tile_rows = is_group ? most - 8 : most; tile_rows <= most; tile_rows += 8) {
+    for (uint32_t waves : {4u, 8u, 12u, 16u}) {
+      // A multiprocessor of its own is worth a workgroup of the most waves.
+      if (is_group && waves < (columns > 32 ? 8u : 16u)) continue;
+      for (uint32_t k_waves : {1u, 2u, 4u, 8u, 16u}) {
+        // Four teams read 512 bytes of a row at a time, which was fastest wherever it was tried.
+        if (is_group && columns <= 16 && k_waves != 4) continue;
+        visit_cuts({form, columns, 1, tile_rows, waves, k_waves, 0, 0});
       }
     }
   }
+}
 
- private:
-  void add_splits(GemmShape shape) {
-    for (uint32_t splits : {1u, 2u, 3u, 4u, 6u, 8u, 12u, 16u}) {
-      shape.splits = splits;
-      if (!set_depth(shape)) continue;
-      const double cost = has_clusters_ ? gemm_cluster_cost(shape, problem_.args, device_)
-                                        : gemm_workspace_cost(shape, problem_.args, device_);
-      // The first of equals wins: the sparse form has half the dense one's matrix cycles.
-      if (best_.form != GemmForm::kVendor && cost >= best_cost_) continue;
-      best_ = shape;
-      best_cost_ = cost;
-    }
+// Calls `visit` with every legal shape of the forms that a problem may take.
+template <class Visit>
+void visit_gemm_shapes(const GemmProblem& problem, const DeviceInfo& device, const Visit& visit) {
+  for (GemmForm form : {GemmForm::kSparse, GemmForm::kDense, GemmForm::kRing, GemmForm::kGroup,
+                        GemmForm::kUnaligned}) {
+    if (is_gemm_form(problem, form, device)) visit_gemm_form(form, problem, device, visit);
   }
-
-  // The deepest ring that is legal, if any is.
-  bool set_depth(GemmShape& shape) const {
-    for (uint32_t depth = kGemmMaxDepth;; --depth) {
-      shape.depth = depth;
-      if (is_gemm_legal(shape, problem_.args, device_)) return true;
-      if (depth == 0) return false;
-    }
-  }
-
-  const GemmProblem& problem_;
-  const DeviceInfo& device_;
-  const bool has_clusters_;
-  GemmShape best_ = kVendorShape;
-  double best_cost_ = 0;
-};
+}
 
 // Whether the vendor's library is likely to be faster: with more than 8 rows on a device with
 // clusters; its time as measured on an H200 (2026-11-29). It has no launch for several products, an
@@ -210,23 +194,26 @@ inline bool is_vendor_faster(const GemmProblem& problem, const DeviceInfo& devic
 
 // The cheapest legal shape of the allowed forms; kVendor if there is none.
 inline GemmShape choose_gemm_shape(const GemmProblem& problem, const DeviceInfo& device) {
-  GemmSearch search(problem, device);
-  for (GemmForm form : {GemmForm::kSparse, GemmForm::kDense, GemmForm::kRing, GemmForm::kGroup,
-                        GemmForm::kUnaligned}) {
-    if (!is_gemm_form(problem, form, device)) continue;
-    const uint32_t columns = gemm_columns(form, problem.args.m);
-    if (columns >= problem.args.m) search.add_form(form, columns);
-  }
+  const auto cost_of = device.max_cluster > 1 ? gemm_cluster_cost : gemm_workspace_cost;
+  GemmShape best = kVendorShape;
+  double best_cost = 0;
+  visit_gemm_shapes(problem, device, [&](const GemmShape& shape) {
+    const double cost = cost_of(shape, problem.args, device);
+    // The first of equals wins: the sparse form has half the dense one's matrix cycles.
+    if (best.form != GemmForm::kVendor && cost >= best_cost) return;
+    best = shape;
+    best_cost = cost;
+  });
   const bool is_free = problem.form == GemmForm::kAny;
-  if (is_free && is_vendor_faster(problem, device, search.cost())) return kVendorShape;
-  return search.best();
+  return is_free && is_vendor_faster(problem, device, best_cost) ? kVendorShape : best;
 }
 
-// The launches of a problem cut in one way.
+// The launches of a problem cut in one way; none with kVendor.
 inline GemmPlan make_gemm_plan(const GemmShape& shape, const GemmProblem& problem,
                                const DeviceInfo& device) {
   GemmPlan plan{};
   plan.shape = shape;
+  if (shape.form == GemmForm::kVendor) return plan;
   plan.launches[0] = make_gemm_launch(shape, problem, device);
   plan.launch_count = 1;
   if (shape.splits > 1 && device.max_cluster == 1) {
@@ -248,16 +235,18 @@ inline GemmPlan make_gemm_plan(const GemmShape& shape, const GemmProblem& proble
   return plan;
 }
 
-// Plans a problem with m, n and k above 0.
-inline GemmPlan plan_gemm(const GemmProblem& problem, const DeviceInfo& device) {
-  GemmPlan plan{};
-  plan.shape.form = GemmForm::kVendor;
+// Whether any kernel takes a problem's operands and number of rows.
+inline bool has_gemm_kernel(const GemmProblem& problem, const DeviceInfo& device) {
   const Dtype operand = static_cast<Dtype>(problem.operand);
   const bool is_native = operand == Dtype::kBf16 || operand == Dtype::kF16 ||
-                         static_cast<int32_t>(operand) == device.native_fp8;
-  if (!is_native || problem.args.m > kGemmMaxRows || problem.form == GemmForm::kVendor) return plan;
-  const GemmShape shape = choose_gemm_shape(problem, device);
-  return shape.form == GemmForm::kVendor ? plan : make_gemm_plan(shape, problem, device);
+                         problem.operand == device.native_fp8;
+  return is_native && problem.args.m <= kGemmMaxRows && problem.form != GemmForm::kVendor;
+}
+
+// Plans a problem with m, n and k above 0.
+inline GemmPlan plan_gemm(const GemmProblem& problem, const DeviceInfo& device) {
+  if (!has_gemm_kernel(problem, device)) return make_gemm_plan(kVendorShape, problem, device);
+  return make_gemm_plan(choose_gemm_shape(problem, device), problem, device);
 }
 
 }  // namespace mi300

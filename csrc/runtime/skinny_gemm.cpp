@@ -2,14 +2,11 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
-#include <array>
-#include <map>
-#include <shared_mutex>
 #include <vector>
 
 #include "gemm_early.h"
 #include "gemm_library.h"
-#include "gemm_plan.h"
+#include "gemm_plans.h"
 #include "torch_device.h"
 
 namespace mi300 {
@@ -57,7 +54,7 @@ class GemmCall {
     const int index = first.device().index();
     const c10::DeviceGuard guard(first.device());
     Device& device = Devices::instance().at(index);
-    GemmPlan plan = plan_gemm_cached(problem, index, device.info());
+    GemmPlan plan = GemmPlans::instance().find(problem, index, device.info());
     if (plan.launch_count == 0) return {};
     Tensor workspace;  // the stream orders its reuse
     if (plan.workspace_bytes > 0) {
@@ -128,27 +125,6 @@ class GemmCall {
       args.addend_type = static_cast<unsigned char>(gemm_dtype(in.addend->scalar_type()));
       args.addend_stride = in.addend->dim() == 2 ? weight.size(0) : 0;
     }
-  }
-
-  // Plans differ by what plan_gemm reads of a problem, and a decode step asks for the same few.
-  static GemmPlan plan_gemm_cached(const GemmProblem& problem, int index, const DeviceInfo& info) {
-    const SkinnyGemmArgs& args = problem.args;
-    using Key = std::array<uint64_t, 5>;
-    const Key key{uint64_t{args.n} << 32 | args.row_bytes,
-                  uint64_t{args.more[0].n} << 32 | args.more[1].n,
-                  uint64_t{args.m} << 32 | static_cast<uint32_t>(problem.operand),
-                  static_cast<uint64_t>(index),
-                  uint64_t{is_gemm_aligned(args)} | (has_gemm_vectors(args) ? 2u : 0u) |
-                      (args.addend != nullptr ? 4u : 0u)};
-    static std::shared_mutex mutex;
-    static std::map<Key, GemmPlan> plans;
-    {
-      std::shared_lock lock(mutex);
-      if (const auto found = plans.find(key); found != plans.end()) return found->second;
-    }
-    const GemmPlan plan = plan_gemm(problem, info);
-    std::unique_lock lock(mutex);
-    return plans.emplace(key, plan).first->second;
   }
 
   // Puts a call's operands in the place of those that a cached plan was made with.
