@@ -9,6 +9,7 @@
 #include <optional>
 #include <sstream>
 
+#include "kernel_dtype.h"
 #include "row_plan.h"
 #include "torch_device.h"
 
@@ -16,20 +17,6 @@ namespace mi300 {
 
 using at::ScalarType;
 using at::Tensor;
-
-inline Dtype dtype_of(const char* op, ScalarType type) {
-  switch (type) {
-    case at::kFloat: return Dtype::kF32;
-    case at::kBFloat16: return Dtype::kBf16;
-    case at::kHalf: return Dtype::kF16;
-    case at::kFloat8_e4m3fn: return Dtype::kE4m3fn;
-    case at::kFloat8_e4m3fnuz: return Dtype::kE4m3fnuz;
-    case at::kFloat8_e5m2: return Dtype::kE5m2;
-    default:
-      TORCH_CHECK(false, op, ": unsupported dtype; got ", type, ", expected float32, bfloat16, ",
-                  "float16 or an FP8 dtype. Convert it first.");
-  }
-}
 
 inline Dtype float_dtype_of(const char* op, ScalarType type) {
   const Dtype dtype = dtype_of(op, type);

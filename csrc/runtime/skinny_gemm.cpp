@@ -7,24 +7,11 @@
 #include "gemm_early.h"
 #include "gemm_library.h"
 #include "gemm_plans.h"
+#include "kernel_dtype.h"
 #include "torch_device.h"
 
 namespace mi300 {
 namespace {
-
-inline Dtype gemm_dtype(ScalarType type) {
-  switch (type) {
-    case at::kFloat: return Dtype::kF32;
-    case at::kBFloat16: return Dtype::kBf16;
-    case at::kHalf: return Dtype::kF16;
-    case at::kFloat8_e4m3fn: return Dtype::kE4m3fn;
-    case at::kFloat8_e4m3fnuz: return Dtype::kE4m3fnuz;
-    case at::kFloat8_e5m2: return Dtype::kE5m2;
-    default:
-      TORCH_CHECK(false, kGemmOp, ": unsupported dtype; got ", type, ", expected float32, bfloat16, ",
-                  "float16 or an FP8 dtype. Convert it first.");
-  }
-}
 
 // One to three products of the same m, k and dtypes in one plan.
 class GemmCall {
@@ -41,7 +28,7 @@ class GemmCall {
     const Tensor& first = products_[0].a;
     if (first.scalar_type() == at::kFloat) return {};
     GemmProblem problem{};
-    problem.operand = static_cast<int32_t>(gemm_dtype(first.scalar_type()));
+    problem.operand = static_cast<int32_t>(dtype_of(kGemmOp, first.scalar_type()));
     bool is_known = true;  // that no kernel of ours has just written a weight
     for (uint32_t i = 0; i < products_.size(); ++i) {
       const Operands& in = products_[i];
@@ -98,6 +85,10 @@ class GemmCall {
     return tensor.stride(0) * static_cast<int64_t>(tensor.element_size());
   }
 
+  static unsigned char code_of(ScalarType type) {
+    return static_cast<unsigned char>(dtype_of(kGemmOp, type));
+  }
+
   // What all products have in common is set with the first.
   void set_product(SkinnyGemmArgs& args, uint32_t i, const Tensor& a, const Tensor& weight) {
     const Operands& in = products_[i];
@@ -116,13 +107,13 @@ class GemmCall {
     args.activation_stride = byte_stride(a);
     args.m = static_cast<unsigned>(std::min<int64_t>(a.size(0), kGemmMaxRows + 1));
     args.row_bytes = static_cast<unsigned>(a.size(1) * static_cast<int64_t>(a.element_size()));
-    args.out_type = static_cast<unsigned char>(gemm_dtype(in.out_type));
+    args.out_type = code_of(in.out_type);
     args.scale_a_step = in.scale_a && in.scale_a->numel() > 1;
     args.scale_b_step = in.scale_b && in.scale_b->numel() > 1;
-    if (in.bias) args.bias_type = static_cast<unsigned char>(gemm_dtype(in.bias->scalar_type()));
+    if (in.bias) args.bias_type = code_of(in.bias->scalar_type());
     if (in.addend) {
       args.addend = held_contiguous(*in.addend).const_data_ptr();
-      args.addend_type = static_cast<unsigned char>(gemm_dtype(in.addend->scalar_type()));
+      args.addend_type = code_of(in.addend->scalar_type());
       args.addend_stride = in.addend->dim() == 2 ? weight.size(0) : 0;
     }
   }

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import mi300_inductor.ops  # noqa: F401  (registers the operators)
-from mi300_inductor import arch
+from mi300_inductor import arch, gemm_tuning
+from mi300_inductor.gemm_classes import GemmClass
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 SPEC = arch.detect("cuda")
@@ -172,6 +173,45 @@ def test_a_weight_that_our_own_kernel_has_just_written_is_not_read_early():
     with torch.cuda.graph(graph):
         got = step()
     for _ in range(20):
+        graph.replay()
+        torch.cuda.synchronize()
+        assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+
+
+@pytest.mark.parametrize("operand", [FP8, BF16], ids=str)
+def test_measured_plans_compute_the_same_also_in_a_graph(operand, monkeypatch):
+    never = str(random.SystemRandom().random())
+    monkeypatch.setattr(gemm_tuning, "versions", lambda device: (never,))  # nothing is known yet
+    widths, k = (1000, 64), 2064
+    common = {"k": k, "operand": str(operand).removeprefix("torch."), "out": "bfloat16"}
+    common |= dict.fromkeys(("has_row_scales", "has_column_scales", "is_addend_matrix"), False)
+    common |= {"bias": "", "addend": "", "row_stride": k, "device": 0}
+    kinds = [
+        GemmClass(first_rows=first, rows=last, widths=ns, weight_strides=(k,) * len(ns), **common)
+        for first, last in ((1, 1), (2, 8), (33, 64))
+        for ns in ((1000,), (64,), widths)
+    ]
+    for tuned in gemm_tuning.tune(kinds):
+        assert tuned.note == "" and tuned.tried > 1, tuned
+        assert 0 < tuned.time <= min(tuned.rule_time, tuned.library_time), tuned
+    for m in (1, 5, 64):
+        products = [make(m, n, k, operand) for n in widths]
+        lists = [list(column) for column in zip(*products, strict=True)]
+        scales = (lists[2], lists[3]) if operand == FP8 else (None, None)
+
+        def call(lists=lists, scales=scales, products=products):
+            single = GEMM(*products[0], BF16)
+            return [
+                *torch.ops.mi300.skinny_gemm_list(*lists[:2], *scales, None, BF16),
+                single,
+            ]
+
+        want = call()
+        for product, out in zip([*products, products[0]], want, strict=True):
+            check_result(product, out, BF16)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            got = call()
         graph.replay()
         torch.cuda.synchronize()
         assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
