@@ -17,21 +17,7 @@ import torch
 from torch import fx
 
 if TYPE_CHECKING:
-    from torch._inductor.custom_graph_pass import CustomGraphPass
-
-__all__ = [
-    "CustomGraphPass",
-    "cache_key",
-    "compile_id",
-    "compile_module",
-    "compile_region",
-    "inductor_patches",
-    "option_names",
-    "rank",
-    "report_directory",
-    "reset",
-    "trace_artifact",
-]
+    from torch._inductor.custom_graph_pass import CustomGraphPass as CustomGraphPass
 
 TORCH_VERSIONS = "2.11 to 2.14"
 GraphPass = Callable[[fx.Graph], None]
@@ -79,6 +65,7 @@ class PassSequence(CustomGraphPass):
     """Several passes in one hook, for a torch whose hook takes one."""
 
     def __init__(self, passes: Sequence[GraphPass]) -> None:
+        """Takes the passes in the order in which they run."""
         self.passes = tuple(passes)
 
     def __call__(self, graph: fx.Graph) -> None:
@@ -270,6 +257,23 @@ def report_directory() -> Path:
     return Path(cache_dir()) / "mi300_inductor"
 
 
+def record_artifact(name: str, data: dict[str, Any]) -> None:
+    """Adds a JSON file to what `torch.compiler.save_cache_artifacts` returns.
+
+    It takes the type of Inductor's own JSON files, which are unpacked by name into the cache
+    directory. A type of our own would make loading fail in a process that has not imported this
+    package yet.
+
+    Args:
+        name: Its path below Inductor's cache directory.
+        data: Its contents.
+    """
+    # Defines the type.
+    importlib.import_module("torch._inductor.runtime.autotune_cache")
+    manager = _private("torch.compiler._cache", "CacheArtifactManager")
+    manager.record_artifact("autotune", name, data)
+
+
 def compile_id() -> str:
     """Dynamo's name of the compilation in progress, for example `0/1`; empty outside of one."""
     context = _private("torch._guards", "CompileContext")
@@ -290,10 +294,3 @@ def trace_artifact(name: str, encoding: str, payload: Callable[[], str]) -> None
 def reset() -> None:
     """Forgets everything that Dynamo has compiled in this process."""
     _private("torch._dynamo", "reset")()
-
-
-def rank() -> int | None:
-    """This process's rank under torch.distributed, None outside of it."""
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return None
-    return torch.distributed.get_rank()

@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from mi300_inductor import inductor
+import torch
+
 from mi300_inductor.report import GraphNode, GraphReport, Report
 from mi300_inductor.report_graph import graph_dot, graph_graphml, graph_text
 from mi300_inductor.report_html import report_html
@@ -19,15 +20,22 @@ def save_report(report: Report, directory: Path) -> Path:
 
     Under torch.distributed that is `rank_N` below `directory`.
     """
-    rank = inductor.rank()
+    rank = _rank()
     if rank is not None:
         directory = directory / f"rank_{rank}"
     return write_files(report, directory)
 
 
+def _rank() -> int | None:
+    """This process's rank under torch.distributed, None outside of it."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return None
+    return torch.distributed.get_rank()
+
+
 def new_directory(parent: Path, name: str) -> Path:
     """Creates a directory named after a graph (and rank) that nothing has used before."""
-    rank = inductor.rank()
+    rank = _rank()
     base = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")
     base = base if rank is None else f"rank_{rank}_{base}"
     number = 1

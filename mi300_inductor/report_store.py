@@ -9,7 +9,7 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from mi300_inductor import inductor, portable_cache
+from mi300_inductor import inductor
 from mi300_inductor.report import GraphReport
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,11 @@ def store_report(key: str, report: GraphReport) -> None:
     A cache that cannot be written costs a compilation later, so it is a warning and no error.
     """
     path = _path(key)
-    portable_cache.record(f"{path.parent.name}/{path.name}", asdict(report))
+    try:
+        inductor.record_artifact(f"{path.parent.name}/{path.name}", asdict(report))
+    except (RuntimeError, ImportError, AssertionError) as error:
+        # The graph is then compiled once more where the artifacts are loaded.
+        log.warning("report %s is not in torch.compiler's artifacts: %s", report.name, error)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")

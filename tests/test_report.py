@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mi300_inductor import inductor, report_graph
+from mi300_inductor import report_files, report_graph
 from mi300_inductor.options import Expectation
 from mi300_inductor.report import Fusion, GraphNode, GraphReport, Rejection, Report
 from mi300_inductor.report_files import new_directory
@@ -250,7 +250,7 @@ def test_directories_of_graphs_are_never_used_twice(tmp_path):
 def test_ranks_do_not_overwrite_one_another(tmp_path, monkeypatch):
     report = Report.of((graph_report(),))
     for rank in (0, 1):
-        monkeypatch.setattr(inductor, "rank", lambda rank=rank: rank)
+        monkeypatch.setattr(report_files, "_rank", lambda rank=rank: rank)
         assert report.save(tmp_path) == tmp_path / f"rank_{rank}"
         assert new_directory(tmp_path / "debug", "0/0").name == f"rank_{rank}_0_0"
     assert (tmp_path / "rank_0" / "report.html").is_file()
