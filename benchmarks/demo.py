@@ -27,6 +27,7 @@ from torch._dynamo.utils import counters
 
 import mi300_inductor as mi
 from benchmarks.decoding import Decoder, Decoding, llama_config, random_llama, random_prompts
+from mi300_inductor import build
 from mi300_inductor.report import GraphReport, Rejection
 
 RIGHT = ("right",) * 3
@@ -221,7 +222,9 @@ def show(
     """Prints the tables, writes the files; returns the exit status."""
     phases = dict(zip(("prefill", "decode"), report.graphs, strict=True))
     rejected = [item for graph in phases.values() for item in graph.rejected]
-    chip = torch.cuda.get_device_name(args.device) if args.device != "cpu" else cpu_name()
+    chip = f"{build.cpu_name()}, {torch.get_num_threads()} threads"
+    if args.device != "cpu":
+        chip = torch.cuda.get_device_name(args.device)
     sections = {
         "Fusions": fusion_table(phases, args.layers, args.quant),
         "Refusals": refusal_list([item for item in rejected if not item.is_note]),
@@ -260,15 +263,6 @@ def check(
     for failure in failures:
         print(f"FAILED: {failure}")
     return 1 if failures else 0
-
-
-def cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.split(": ")[1] for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else 'CPU'}, {torch.get_num_threads()} threads"
 
 
 def silence() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
-import platform
-import re
 import shutil
 import subprocess
 from datetime import date
@@ -15,6 +13,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.timing import Unavailable
+from mi300_inductor import build
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -71,13 +70,7 @@ def driver() -> str:
 
 
 def processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        lines = ""
-    found = re.search(r"^model name\s*: (.*)$", lines, re.MULTILINE)
-    name = found[1] if found else platform.processor() or "unknown CPU"
-    return f"{name}, {torch.backends.cpu.get_cpu_capability()}"
+    return f"{build.cpu_name()}, {torch.backends.cpu.get_cpu_capability()}"
 
 
 def compilers(device: torch.device) -> str:

@@ -277,9 +277,10 @@ def load_kernels(dispatch_key: str) -> None:
 
 
 def cpu_name() -> str:
-    """Returns the processor's name, for keys of what was measured on it."""
+    """Returns the processor's name."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        text = Path("/proc/cpuinfo").read_text()
     except OSError:
-        return platform.processor()
-    return next((line for line in lines if line.startswith("model name")), platform.processor())
+        text = ""
+    found = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
+    return found[1] if found else platform.processor() or "unknown CPU"
