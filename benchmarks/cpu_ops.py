@@ -14,6 +14,8 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from datetime import date
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -23,13 +25,16 @@ from tabulate import tabulate
 from torch import Tensor
 
 import mi300_inductor.ops  # noqa: F401  (registers the operators)
-from benchmarks.header import processor
+from benchmarks.header import commit, processor
 from mi300_inductor import build
 from mi300_inductor.dtype_codes import code
 
 BF16, F32, FN = torch.bfloat16, torch.float32, torch.float8_e4m3fn
 EPS = 1e-6
 OPS = torch.ops.mi300
+HALF = code(BF16)
+TARGET = (code(FN), "div", code(F32), -448.0, 448.0, False)
+PER_TOKEN = (-1, "amax_div", 448.0, 1e-12, 0.0)
 Call = Callable[[], object]
 
 
@@ -61,58 +66,74 @@ def silu_quant_dynamic(gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class RowCase:
-    """One line: the eager chain, our operator on the same inputs, and the bytes it has to move."""
+    """One line: the chain and its inputs, our operator on them, and the bytes it has to move."""
 
     name: str
     rows: int
     hidden: int
     bytes_moved: int
-    eager: Callable[..., object]
-    ours: Callable[..., object]
+    chain: Callable[..., object]
     inputs: tuple[Tensor, ...]
+    ours: Call
 
 
 def row_cases(rows: int, hidden: int) -> Iterator[RowCase]:
     x, residual = torch.randn(2, rows, hidden).to(BF16).unbind()
     weight, scale = torch.randn(hidden).to(BF16), torch.tensor([0.02])
     gate, up = torch.randn(rows, 2 * hidden).to(BF16).chunk(2, -1)
-    half = code(BF16)
-    norm = (EPS, 0.0, half, half)
-    target = (code(FN), "div", code(F32), -448.0, 448.0, False)
-    per_token = (-1, "amax_div", 448.0, 1e-12, 0.0)
-
-    def ours_norm(x: Tensor, residual: Tensor, weight: Tensor, scale: Tensor) -> object:
-        return OPS.add_rms_norm_quant.default(
-            x, residual, half, half, weight, *norm, [scale], *target
-        )
-
-    def ours_norm_dynamic(x: Tensor, residual: Tensor, weight: Tensor) -> object:
-        return OPS.add_rms_norm_quant_dynamic.default(
-            x, residual, half, half, weight, *norm, *per_token, *target
-        )
-
-    def ours_silu(gate: Tensor, up: Tensor, scale: Tensor) -> object:
-        return OPS.silu_mul_quant.default(gate, up, None, half, half, [scale], *target)
-
-    def ours_silu_dynamic(gate: Tensor, up: Tensor) -> object:
-        return OPS.silu_mul_quant_dynamic.default(gate, up, None, half, half, *per_token, *target)
-
-    size = rows * hidden
-    shape = (rows, hidden)
-    added = (x, residual, weight)
-    yield RowCase("add+norm+quant", *shape, 7 * size, norm_quant, ours_norm, (*added, scale))
+    added, norm = (x, residual, HALF, HALF), (weight, EPS, 0.0, HALF, HALF)
+    silu = (gate, up, None, HALF, HALF)
+    shape, size = (rows, hidden), rows * hidden
     yield RowCase(
-        "add+norm+quant per token", *shape, 7 * size, norm_quant_dynamic, ours_norm_dynamic, added
+        *("add+norm+quant", *shape, 7 * size, norm_quant, (x, residual, weight, scale)),
+        partial(OPS.add_rms_norm_quant.default, *added, *norm, [scale], *TARGET),
     )
-    yield RowCase("silu*mul+quant", *shape, 5 * size, silu_quant, ours_silu, (gate, up, scale))
     yield RowCase(
-        "silu*mul+quant per token",
-        *shape,
-        5 * size,
-        silu_quant_dynamic,
-        ours_silu_dynamic,
-        (gate, up),
+        *("add+norm+quant per token", *shape, 7 * size, norm_quant_dynamic, (x, residual, weight)),
+        partial(OPS.add_rms_norm_quant_dynamic.default, *added, *norm, *PER_TOKEN, *TARGET),
     )
+    yield RowCase(
+        *("silu*mul+quant", *shape, 5 * size, silu_quant, (gate, up, scale)),
+        partial(OPS.silu_mul_quant.default, *silu, [scale], *TARGET),
+    )
+    yield RowCase(
+        *("silu*mul+quant per token", *shape, 5 * size, silu_quant_dynamic, (gate, up)),
+        partial(OPS.silu_mul_quant_dynamic.default, *silu, *PER_TOKEN, *TARGET),
+    )
+
+
+def tiny_calls(hidden: int = 64) -> dict[str, Call]:
+    """Every operator, and an addition by ATen, on one short row: what remains is the call."""
+    x, residual, weight = (torch.randn(1, hidden).to(BF16) for _ in range(3))
+    added, norm = (x, residual, HALF, HALF), (weight[0], EPS, 0.0, HALF, HALF)
+    silu, static = (x, residual, None, HALF, HALF), ([torch.tensor([0.02])], *TARGET)
+    given = {
+        **{"rms_norm": (x, *norm), "add_rms_norm": (*added, *norm), "silu_mul": silu},
+        "rms_norm_quant": (x, *norm, *static),
+        "add_rms_norm_quant": (*added, *norm, *static),
+        "silu_mul_quant": (*silu, *static),
+        "rms_norm_quant_dynamic": (x, *norm, *PER_TOKEN, *TARGET),
+        "add_rms_norm_quant_dynamic": (*added, *norm, *PER_TOKEN, *TARGET),
+        "silu_mul_quant_dynamic": (*silu, *PER_TOKEN, *TARGET),
+    }
+    ours = {name: partial(getattr(OPS, name).default, *args) for name, args in given.items()}
+    return {"aten.add": partial(torch.ops.aten.add.Tensor, x, residual), **ours}
+
+
+def repeated(call: Call, count: int = 100) -> Call:
+    """A call that is `count` calls in a row."""
+
+    def run() -> None:
+        for _ in range(count):
+            call()
+
+    return run
+
+
+def measure_overheads(seconds: float) -> dict[str, float]:
+    """Microseconds of one call of each operator on a tiny row, many in a row."""
+    calls = {name: repeated(call) for name, call in tiny_calls().items()}
+    return {name: us / 100 for name, us in interleaved_medians(calls, seconds).items()}
 
 
 def interleaved_medians(calls: dict[str, Call], seconds: float) -> dict[str, float]:
@@ -178,18 +199,15 @@ HEADS += ["mi300 µs", "inductor µs", "inductor/mi300", "% stream"]
 
 def measure(case: RowCase, stream: dict[int, float], compiled: bool, seconds: float) -> list[Line]:
     """The lines of a case, one for each number of threads in `stream`."""
-    calls: dict[str, Call] = {
-        "ours": lambda: case.ours(*case.inputs),
-        "eager": lambda: case.eager(*case.inputs),
-    }
+    calls: dict[str, Call] = {"ours": case.ours, "eager": partial(case.chain, *case.inputs)}
     lines = []
     for threads, bandwidth in stream.items():
         torch.set_num_threads(threads)  # Inductor's code is made for this number
         if compiled:
             torch._dynamo.reset()
             for backend in ("mi300", "inductor"):
-                chain = torch.compile(case.eager, backend=backend, dynamic=False)
-                calls[backend] = lambda chain=chain: chain(*case.inputs)
+                chain = torch.compile(case.chain, backend=backend, dynamic=False)
+                calls[backend] = partial(chain, *case.inputs)
                 calls[backend]()
         wake_threads()
         us = interleaved_medians(calls, seconds)
@@ -214,29 +232,42 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     args = arguments()
-    stream = {}
-    for threads in args.threads:
-        torch.set_num_threads(threads)
-        wake_threads()
-        stream[threads] = measure_bandwidth()[1]
-    lines = []
+    stream, overheads, lines = {}, {}, []
     with torch.no_grad():
+        for threads in args.threads:
+            torch.set_num_threads(threads)
+            wake_threads()
+            stream[threads] = measure_bandwidth()[1]
+            overheads[threads] = measure_overheads(2.0)
         for hidden in args.hidden:
             for rows in args.rows:
                 for case in row_cases(rows, hidden):
                     lines += measure(case, stream, not args.no_compile, args.seconds)
     streams = ", ".join(f"{gbs:.1f} GB/s with {threads}" for threads, gbs in stream.items())
     header = (
-        f"Norm and SiLU rows on {processor()} ({build.cpu_level()}), torch {torch.__version__}. "
-        f"Interleaved medians, bf16, e4m3fn; streaming (a copy, both directions) {streams} threads."
+        f"Norm and SiLU rows on {processor()} ({build.cpu_level()}), torch {torch.__version__}, "
+        f"commit {commit()}, {date.today().isoformat()}. Interleaved medians, bf16, e4m3fn; "
+        f"streaming (a copy, both directions) {streams} threads."
     )
-    body = [line.cells for line in lines]
-    table = tabulate(body, HEADS, tablefmt="github", floatfmt=".1f", missingval="")
-    print(f"{header}\n\n{table}")
+    table = tabulate(
+        [line.cells for line in lines], HEADS, tablefmt="github", floatfmt=".1f", missingval=""
+    )
+    tiny = tabulate(
+        [
+            [name, *(us[name] for us in overheads.values())]
+            for name in next(iter(overheads.values()))
+        ],
+        ["one row of 64, µs a call", *(f"{threads} threads" for threads in overheads)],
+        tablefmt="github",
+        floatfmt=".2f",
+    )
+    text = f"{header}\n\n{table}\n\n{tiny}\n"
+    print(text)
     if args.out is not None:
         args.out.mkdir(parents=True, exist_ok=True)
-        (args.out / f"{args.name}.md").write_text(f"{header}\n\n{table}\n")
-        record = {"header": header, "rows": [asdict(line) for line in lines]}
+        (args.out / f"{args.name}.md").write_text(text)
+        rows = [asdict(line) for line in lines]
+        record = {"header": header, "stream_gbs": stream, "rows": rows, "call_us": overheads}
         (args.out / f"{args.name}.json").write_text(json.dumps(record, indent=1) + "\n")
 
 

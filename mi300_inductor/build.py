@@ -7,6 +7,7 @@ code in the same cache, so `cached` and `cache_dir` can be had from here too.
 How host C++ is organised, for whoever adds a file:
     csrc/cpu/*.cpp      kernels and registrations for the CPU dispatch key
     csrc/runtime/*.cpp  the launcher and registrations for the CUDA dispatch key
+    csrc/python/*.cpp   what needs Python's headers, see direct_calls.py
     csrc/include/mi300  headers shared by both (`#include <mi300/...>`)
 Every .cpp of a folder is found by itself and linked into one library; there is no list to edit. It
 registers its operators with `TORCH_LIBRARY_IMPL(mi300, CPU, m)`. Kernel files include
@@ -167,12 +168,13 @@ def _included_headers(source: Path, csrc: Path) -> list[Path]:
     return sorted(found)
 
 
-def build_library(folder: str, flags: Sequence[str] = ()) -> Path:
+def build_library(folder: str, flags: Sequence[str] = (), libraries: Sequence[str] = ()) -> Path:
     """Compiles every .cpp of a folder of `csrc/` and links one shared library, or takes it cached.
 
     Args:
-        folder: `cpu` or `runtime`.
+        folder: `cpu`, `runtime` or `python`.
         flags: Further compiler flags.
+        libraries: Further flags of the linker.
 
     Returns:
         Path of the library, for `torch.ops.load_library`.
@@ -205,8 +207,8 @@ def build_library(folder: str, flags: Sequence[str] = ()) -> Path:
             objects = [str(path) for path in pool.map(compile_one, sources)]
         torch_lib = f"-L{Path(torch.__file__).parent / 'lib'}"
         # No -fopenmp here: the OpenMP symbols must come from the runtime that torch has loaded.
-        libraries = [torch_lib, "-ltorch_cpu", "-lc10", "-ldl"]
-        run_compiler([COMPILER, "-shared", "-o", str(out), *objects, *libraries])
+        every_library = [torch_lib, *libraries, "-ltorch_cpu", "-lc10", "-ldl"]
+        run_compiler([COMPILER, "-shared", "-o", str(out), *objects, *every_library])
 
     every_part = [part for source in sources for part in parts[source]]
     return cached(every_part, f"mi300_{folder}.so", link)
@@ -256,7 +258,7 @@ def load_kernels(dispatch_key: str) -> None:
     Raises:
         RuntimeError: for another key, or if the build fails.
     """
-    from mi300_inductor import ops, plan
+    from mi300_inductor import direct_calls, ops, plan
 
     if dispatch_key not in _FOLDERS:
         raise RuntimeError(
@@ -273,6 +275,8 @@ def load_kernels(dispatch_key: str) -> None:
         torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]
         if is_gpu:
             plan.install_device_code(library, codes)
+        else:
+            direct_calls.install()
         _loaded.add(dispatch_key)
 
 

@@ -1,8 +1,9 @@
 """Runs the CPU kernels' tests under the address and undefined-behaviour sanitizers.
 
-`python -m tests.sanitized [pytest arguments]` builds the CPU library once more with both sanitizers
-(into the same cache), preloads their runtimes into a Python that loads that library, and runs the
-tests of `tests/kernels` there. The first report of a sanitizer ends the run with its status.
+`python -m tests.sanitized [pytest arguments]` builds the CPU kernels and the module that calls them
+once more with both sanitizers (into the same cache), preloads their runtimes into a Python that
+loads these, and runs the tests of `tests/kernels` there. The first report of a sanitizer ends the
+run with its status.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from mi300_inductor import build
+from mi300_inductor import build, direct_calls
 
 FLAGS = (
     *("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"),
@@ -23,13 +25,24 @@ FLAGS = (
 QUIET = ("-Wno-error",)
 RUNTIMES = ("libasan.so", "libubsan.so", "libstdc++.so.6")
 PROGRAM = """
-import pathlib, sys
-from mi300_inductor import build
-library = pathlib.Path(sys.argv[1])
-build.build_cpu = lambda level=None: library
+import sys
+from tests import sanitized
+sanitized.sanitize_builds()
 import pytest
-sys.exit(pytest.main(sys.argv[2:]))
+sys.exit(pytest.main(sys.argv[1:]))
 """
+
+
+def sanitize_builds() -> None:
+    """Adds the sanitizers to everything that `build` builds from now on in this process."""
+    usual = build.build_library
+
+    def build_library(
+        folder: str, flags: Sequence[str] = (), libraries: Sequence[str] = ()
+    ) -> Path:
+        return usual(folder, [*flags, *FLAGS, *QUIET], libraries)
+
+    build.build_library = build_library
 
 
 def runtime(name: str) -> str:
@@ -39,7 +52,9 @@ def runtime(name: str) -> str:
 
 def main() -> int:
     root = Path(__file__).parent.parent
-    library = build.build_library("cpu", [*build.LEVELS[build.cpu_level()].flags, *FLAGS, *QUIET])
+    sanitize_builds()
+    build.build_cpu()
+    direct_calls.library()
     arguments = sys.argv[1:] or [
         str(path) for path in sorted((root / "tests/kernels").glob("test_*"))
     ]
@@ -50,7 +65,7 @@ def main() -> int:
         "ASAN_OPTIONS": "detect_leaks=0",
         "UBSAN_OPTIONS": "print_stacktrace=1",
     }
-    command = [sys.executable, "-c", PROGRAM, str(library), *arguments]
+    command = [sys.executable, "-c", PROGRAM, *arguments]
     return subprocess.run(command, cwd=root, env=environment, check=False).returncode
 
 

@@ -110,4 +110,30 @@ C10_ALWAYS_INLINE bool any_word_beyond(const IntVec& words) {
 #endif
 }
 
+// any_word_beyond for n elements.
+template <int kLimit>
+C10_ALWAYS_INLINE bool any_beyond(const c10::BFloat16* p, int64_t n) {
+#if defined(CPU_CAPABILITY_AVX512)
+  __m512i most = _mm512_setzero_si512();
+  for_units(n, [&](int64_t i, int64_t count) C10_ALWAYS_INLINE_ATTRIBUTE {
+    const __m512i words = load_words(p + i, count);
+    most = _mm512_max_epu16(most, _mm512_add_epi16(words, words));
+  });
+  return _mm512_cmpgt_epu16_mask(most, _mm512_set1_epi16(static_cast<short>(2 * kLimit))) != 0;
+#elif defined(CPU_CAPABILITY_AVX2)
+  __m256i most = _mm256_setzero_si256();
+  for_units(n, [&](int64_t i, int64_t count) C10_ALWAYS_INLINE_ATTRIBUTE {
+    const __m256i words = load_words(p + i, count);
+    most = _mm256_max_epi16(most, _mm256_and_si256(words, _mm256_set1_epi16(0x7fff)));
+  });
+  return _mm256_movemask_epi8(_mm256_cmpgt_epi16(most, _mm256_set1_epi16(kLimit))) != 0;
+#else
+  bool is_beyond = false;
+  for_units(n, [&](int64_t i, int64_t count) {
+    is_beyond = is_beyond || any_word_beyond<kLimit>(load_words(p + i, count));
+  });
+  return is_beyond;
+#endif
+}
+
 }  // namespace mi300

@@ -58,7 +58,7 @@ void quantize_span(const Quantizer& quantizer, float factor, const float* y, int
                    uint8_t* q) {
   const Vec low(quantizer.clamp_min), high(quantizer.clamp_max), divisor(factor);
   const Vec multiplier(kScaling == Scaling::kDiv ? 1.0f / factor : factor);
-  for_units(n, [&](int64_t i, int64_t count) {
+  for_units(n, [&](int64_t i, int64_t count) C10_ALWAYS_INLINE_ATTRIBUTE {
     const Pair in = load_pair(y + i);
     const Pair v = map(
         [&](const Vec& value) {
@@ -88,32 +88,36 @@ void quantize_slowly(const Quantizer& quantizer, float factor, const float* y, i
   });
 }
 
+// The bits of 2^60 as a bfloat16.
+constexpr int kOverflowWord = 0x5d80;
+
 // y is bfloat16, nothing is rounded before the conversion, and the clamp is even: as quantize_span,
 // but for the signs, which are those of y, and for the values that could overflow, which are seen
-// before the division. 2^60 has the bfloat16 bits 0x5d80.
+// before the division.
 template <typename Format, Scaling kScaling>
 void quantize_words(const Quantizer& quantizer, float factor, const c10::BFloat16* y, int64_t n,
                     uint8_t* q) {
   const Vec bound(quantizer.clamp_max), divisor(factor);
   const Vec multiplier(kScaling == Scaling::kDiv ? 1.0f / factor : factor);
-  for_units(n, [&](int64_t i, int64_t count) {
-    const IntVec words = load_words(y + i, count);
-    if (C10_UNLIKELY(any_word_beyond<0x5d80>(words))) {
-      alignas(64) float wide[kUnit];
-      store_pair(wide, load_unit(y + i, count));
-      return quantize_unit<Format, float>(quantizer, factor, wide, count, q + i);
+  const auto magnitude = [&](const Vec& value) C10_ALWAYS_INLINE_ATTRIBUTE {
+    Vec scaled = value * multiplier;
+    if constexpr (kScaling == Scaling::kDiv) {
+      const Vec remainder = at::vec::fnmadd(scaled, divisor, value);
+      scaled = at::vec::fmadd(remainder, multiplier, scaled);
     }
-    const Pair codes = map(
-        [&](const Vec& value) {
-          Vec scaled = value * multiplier;
-          if constexpr (kScaling == Scaling::kDiv) {
-            const Vec remainder = at::vec::fnmadd(scaled, divisor, value);
-            scaled = at::vec::fmadd(remainder, multiplier, scaled);
-          }
-          return as_floats(encode_magnitude<Format>(bounded_magnitude(scaled, bound)));
-        },
-        widen_words(words));
+    return as_floats(encode_magnitude<Format>(bounded_magnitude(scaled, bound)));
+  };
+  const auto quick = [&](int64_t i, int64_t count) C10_ALWAYS_INLINE_ATTRIBUTE {
+    const IntVec words = load_words(y + i, count);
+    const Pair codes = map(magnitude, widen_words(words));
     store_signed_bytes<Format>(q + i, as_ints(codes.low), as_ints(codes.high), words, count);
+  };
+  if (C10_LIKELY(!any_beyond<kOverflowWord>(y, n))) return for_units(n, quick);
+  for_units(n, [&](int64_t i, int64_t count) {
+    if (!any_word_beyond<kOverflowWord>(load_words(y + i, count))) return quick(i, count);
+    alignas(64) float wide[kUnit];
+    store_pair(wide, load_unit(y + i, count));
+    quantize_unit<Format, float>(quantizer, factor, wide, count, q + i);
   });
 }
 

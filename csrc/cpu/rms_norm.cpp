@@ -57,7 +57,8 @@ class NormProducer {
   }
 
   Shape shape() const { return shape_; }
-  const at::Tensor& residual_out() const { return residual_out_; }
+  // Its last use: the new residual, which is written by `prepare`.
+  at::Tensor take_residual_out() { return std::move(residual_out_); }
 
   // Writes the new residual and returns 1 / sqrt(mean(h * h) + eps).
   float prepare(int64_t row) const {
@@ -116,7 +117,7 @@ class NormProducer {
     const Vec factor(rstd);
     const auto* from = stored_h<c10::BFloat16>(row) + begin;
     const auto* weight = weight_->at<c10::BFloat16>(0) + begin;
-    for_units(n, [&](int64_t i, int64_t count) {
+    for_units(n, [&](int64_t i, int64_t count) C10_ALWAYS_INLINE_ATTRIBUTE {
       const Pair h = widen_words(load_words(from + i, count));
       const Pair w = widen_words(load_words(weight + i, count));
       const Pair normed = round_between<Norm>({h.low * factor, h.high * factor});
@@ -140,7 +141,7 @@ class NormProducer {
       using X = decltype(x_zero);
       const X* x = x_.at<X>(row) + begin;
       if (!residual_) {
-        return for_units(n, [&](int64_t i, int64_t count) {
+        return for_units(n, [&](int64_t i, int64_t count) C10_ALWAYS_INLINE_ATTRIBUTE {
           if constexpr (std::is_same_v<X, c10::BFloat16>) {
             sum = map(add_square, widen_words(load_words(x + i, count)), sum);
           } else {
@@ -153,7 +154,7 @@ class NormProducer {
         if (is_uniform_) {
           const X* residual = residual_->at<X>(row) + begin;
           X* to = static_cast<X*>(residual_out_.data_ptr()) + offset;
-          return for_units(n, [&](int64_t i, int64_t count) {
+          return for_units(n, [&](int64_t i, int64_t count) C10_ALWAYS_INLINE_ATTRIBUTE {
             const Pair a = widen_words(load_words(x + i, count));
             const Pair b = widen_words(load_words(residual + i, count));
             const RoundedPair h = round_pair({a.low + b.low, a.high + b.high});
@@ -165,7 +166,7 @@ class NormProducer {
       if (is_uniform_) {
         const X* residual = residual_->at<X>(row) + begin;
         X* to = static_cast<X*>(residual_out_.data_ptr()) + offset;
-        return for_units(n, [&](int64_t i, int64_t count) {
+        return for_units(n, [&](int64_t i, int64_t count) C10_ALWAYS_INLINE_ATTRIBUTE {
           const Pair h = map([](const Vec& a, const Vec& b) { return round_to<X>(a + b); },
                              load_unit(x + i, count), load_unit(residual + i, count));
           store_rounded<X>(to + i, h, count);
@@ -248,8 +249,9 @@ std::tuple<Tensor, Tensor> add_rms_norm(const Tensor& x, const Tensor& residual,
   const AddArgs add{residual, dtype_of_code(sum_dtype), dtype_of_code(residual_dtype)};
   const NormArgs norm{weight, eps, weight_offset, dtype_of_code(norm_dtype),
                       dtype_of_code(y_dtype)};
-  const NormProducer producer("add_rms_norm", x, &add, norm);
-  return {run_rows(x, producer, norm.y_dtype).y, producer.residual_out()};
+  NormProducer producer("add_rms_norm", x, &add, norm);
+  at::Tensor y = run_rows(x, producer, norm.y_dtype).y;
+  return {std::move(y), producer.take_residual_out()};
 }
 
 std::tuple<Tensor, Tensor> rms_norm_quant(const Tensor& x, const MaybeTensor& weight, double eps,
@@ -264,7 +266,7 @@ std::tuple<Tensor, Tensor> rms_norm_quant(const Tensor& x, const MaybeTensor& we
   const Quantizer quantizer(kOp, q_dtype, scaling, scaled_dtype, clamp_min, clamp_max);
   const StaticTarget target(kOp, scales, quantizer, return_y);
   RowOutputs out = run_rows(x, producer, norm.y_dtype, target);
-  return {out.q, out.y};
+  return {std::move(out.q), std::move(out.y)};
 }
 
 std::tuple<Tensor, Tensor, Tensor> add_rms_norm_quant(
@@ -276,11 +278,11 @@ std::tuple<Tensor, Tensor, Tensor> add_rms_norm_quant(
   const AddArgs add{residual, dtype_of_code(sum_dtype), dtype_of_code(residual_dtype)};
   const NormArgs norm{weight, eps, weight_offset, dtype_of_code(norm_dtype),
                       dtype_of_code(y_dtype)};
-  const NormProducer producer(kOp, x, &add, norm);
+  NormProducer producer(kOp, x, &add, norm);
   const Quantizer quantizer(kOp, q_dtype, scaling, scaled_dtype, clamp_min, clamp_max);
   const StaticTarget target(kOp, scales, quantizer, return_y);
   RowOutputs out = run_rows(x, producer, norm.y_dtype, target);
-  return {out.q, producer.residual_out(), out.y};
+  return {std::move(out.q), producer.take_residual_out(), std::move(out.y)};
 }
 
 std::tuple<Tensor, Tensor, Tensor> rms_norm_quant_dynamic(
@@ -297,7 +299,7 @@ std::tuple<Tensor, Tensor, Tensor> rms_norm_quant_dynamic(
                              group_size,
                              return_y};
   RowOutputs out = run_rows(x, producer, norm.y_dtype, kOp, target);
-  return {out.q, out.scale, out.y};
+  return {std::move(out.q), std::move(out.scale), std::move(out.y)};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> add_rms_norm_quant_dynamic(
@@ -310,13 +312,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> add_rms_norm_quant_dynamic(
   const AddArgs add{residual, dtype_of_code(sum_dtype), dtype_of_code(residual_dtype)};
   const NormArgs norm{weight, eps, weight_offset, dtype_of_code(norm_dtype),
                       dtype_of_code(y_dtype)};
-  const NormProducer producer(kOp, x, &add, norm);
+  NormProducer producer(kOp, x, &add, norm);
   const DynamicTarget target{{kOp, q_dtype, scaling, scaled_dtype, clamp_min, clamp_max},
                              {kOp, scale_form, scale_const, amax_min, scale_min},
                              group_size,
                              return_y};
   RowOutputs out = run_rows(x, producer, norm.y_dtype, kOp, target);
-  return {out.q, out.scale, producer.residual_out(), out.y};
+  return {std::move(out.q), std::move(out.scale), producer.take_residual_out(), std::move(out.y)};
 }
 
 TORCH_LIBRARY_IMPL(mi300, CPU, m) {

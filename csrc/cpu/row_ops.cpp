@@ -43,10 +43,12 @@ Rows as_rows(const at::Tensor& tensor) {
   const bool adjacent = tensor.stride(-1) == 1 || tensor.size(-1) <= 1;
   int64_t stride = adjacent ? row_stride(tensor) : -1;
   if (adjacent && stride < 0 && tensor.numel() == 0) stride = 0;
-  const at::Tensor owner = stride >= 0 ? tensor : tensor.contiguous();
-  if (stride < 0) stride = owner.size(-1);
-  return {owner, owner.scalar_type(), static_cast<const char*>(owner.const_data_ptr()),
-          stride * static_cast<int64_t>(owner.element_size())};
+  using Owner = c10::MaybeOwned<at::Tensor>;
+  Owner owner = stride >= 0 ? Owner::borrowed(tensor) : Owner::owned(tensor.contiguous());
+  if (stride < 0) stride = owner->size(-1);
+  const auto* data = static_cast<const char*>(owner->const_data_ptr());
+  const auto size = static_cast<int64_t>(owner->element_size());
+  return {std::move(owner), tensor.scalar_type(), data, stride * size};
 }
 
 void check_float(const char* op, const char* name, at::ScalarType dtype) {

@@ -8,6 +8,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
+#include <c10/util/MaybeOwned.h>
 #include <c10/util/SmallVector.h>
 
 #include <memory>
@@ -20,10 +21,12 @@ namespace mi300 {
 
 // Elements below which another thread costs more than it saves (one OpenMP region is 2 to 5 us).
 constexpr int64_t kGrain = 16384;
+// Elements of a row from which several threads share it: each of its passes is a region.
+constexpr int64_t kLongRow = 4 * kGrain;
 
 // A tensor as rows: `row(i)` starts row i, elements within a row are adjacent.
 struct Rows {
-  at::Tensor owner;  // keeps a contiguous copy alive
+  c10::MaybeOwned<at::Tensor> owner;  // keeps a contiguous copy alive
   at::ScalarType dtype;
   const char* data;
   int64_t row_bytes;
@@ -35,6 +38,7 @@ struct Rows {
   }
 };
 
+// The rows of a tensor that outlives them.
 Rows as_rows(const at::Tensor& tensor);
 
 struct Shape {
@@ -65,7 +69,7 @@ struct DynamicTarget {
 // Outputs of one call; undefined tensors are not wanted.
 struct RowOutputs {
   at::Tensor q, scale, y;
-  at::ScalarType y_dtype;
+  at::ScalarType y_dtype = at::kFloat;
 
   int64_t y_size() const { return static_cast<int64_t>(c10::elementSize(y_dtype)); }
   // Where y of an element belongs, null if it is not wanted.
@@ -108,11 +112,13 @@ class RowScratch {
 // Calls f(begin, count) for each chunk of a row, on several threads if the row is long enough.
 template <typename F>
 inline void for_chunks(int64_t hidden, F&& f) {
+  const auto run = [&](int64_t begin, int64_t end) {
+    for (; begin < end; begin += kChunk) f(begin, std::min(kChunk, end - begin));
+  };
+  if (hidden < kLongRow) return run(0, hidden);
   const int64_t chunks = (hidden + kChunk - 1) / kChunk;
   at::parallel_for(0, chunks, kGrain / kChunk, [&](int64_t first, int64_t last) {
-    for (int64_t chunk = first; chunk < last; ++chunk) {
-      f(chunk * kChunk, std::min(kChunk, hidden - chunk * kChunk));
-    }
+    run(first * kChunk, std::min(last * kChunk, hidden));
   });
 }
 
@@ -122,8 +128,9 @@ inline void for_rows(Shape shape, F&& f) {
   const auto run = [&](int64_t first, int64_t last) {
     for (int64_t row = first; row < last; ++row) f(row);
   };
-  if (shape.rows < at::get_num_threads() && shape.hidden >= 4 * kGrain) return run(0, shape.rows);
   const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, shape.hidden));
+  const bool is_long = shape.hidden >= kLongRow && shape.rows < at::get_num_threads();
+  if (is_long || shape.rows <= grain) return run(0, shape.rows);
   at::parallel_for(0, shape.rows, grain, run);
 }
 
@@ -155,14 +162,15 @@ template <typename Producer>
 void run_dynamic(const Producer& producer, Shape shape, const RowOutputs& out,
                  const DynamicTarget& target) {
   const bool whole_tensor = target.group_size == 0;
-  RowOutputs kept = out;
   std::vector<float> row_amax;
-  if (whole_tensor) {
-    row_amax.assign(static_cast<size_t>(shape.rows), 0.0f);
-    if (!target.return_y) {
-      kept.y = empty_rows({shape.rows, shape.hidden}, out.q.options().dtype(out.y_dtype));
-    }
+  if (whole_tensor) row_amax.assign(static_cast<size_t>(shape.rows), 0.0f);
+  RowOutputs with_y;
+  const bool lacks_y = whole_tensor && !target.return_y;
+  if (lacks_y) {
+    with_y = out;
+    with_y.y = empty_rows({shape.rows, shape.hidden}, out.q.options().dtype(out.y_dtype));
   }
+  const RowOutputs& kept = lacks_y ? with_y : out;
   const int64_t size = out.y_size();
   for_rows(shape, [&](int64_t row) {
     const auto statistic = producer.prepare(row);

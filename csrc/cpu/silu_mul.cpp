@@ -85,15 +85,18 @@ class SiluProducer {
     using T = c10::BFloat16;
     const T* gate = gate_.at<T>(row) + begin;
     const T* up = up_.at<T>(row) + begin;
-    for_units(n, [&](int64_t i, int64_t count) {
-      const IntVec words = load_words(gate + i, count);
-      if (C10_UNLIKELY(!kHasFma || any_word_beyond<kFastGateWord>(words))) {
-        const Pair act = round_to<T>(silu(load_unit(gate + i, count)));
-        return store_unit(y + i, map(product, act, load_unit(up + i, count)), count);
-      }
-      const Pair act = round_pair(map(short_silu, widen_words(words))).floats();
+    const auto quick = [&](int64_t i, int64_t count) C10_ALWAYS_INLINE_ATTRIBUTE {
+      const Pair wide = widen_words(load_words(gate + i, count));
+      const Pair act = round_pair(map(short_silu, wide)).floats();
       const Pair other = widen_words(load_words(up + i, count));
       store_words(y + i, round_pair(map(product, act, other)).words(), count);
+    };
+    if (C10_LIKELY(kHasFma && !any_beyond<kFastGateWord>(gate, n))) return for_units(n, quick);
+    for_units(n, [&](int64_t i, int64_t count) {
+      const bool is_quick = kHasFma && !any_word_beyond<kFastGateWord>(load_words(gate + i, count));
+      if (is_quick) return quick(i, count);
+      const Pair act = round_to<T>(silu(load_unit(gate + i, count)));
+      store_unit(y + i, map(product, act, load_unit(up + i, count)), count);
     });
   }
 
@@ -120,7 +123,7 @@ std::tuple<Tensor, Tensor> silu_mul_quant(const Tensor& gate, const Tensor& up,
   const Quantizer quantizer(kOp, q_dtype, scaling, scaled_dtype, clamp_min, clamp_max);
   const StaticTarget target(kOp, scales, quantizer, return_y);
   RowOutputs out = run_rows(gate, producer, producer.y_dtype(), target);
-  return {out.q, out.y};
+  return {std::move(out.q), std::move(out.y)};
 }
 
 std::tuple<Tensor, Tensor, Tensor> silu_mul_quant_dynamic(
@@ -135,7 +138,7 @@ std::tuple<Tensor, Tensor, Tensor> silu_mul_quant_dynamic(
                              group_size,
                              return_y};
   RowOutputs out = run_rows(gate, producer, producer.y_dtype(), kOp, target);
-  return {out.q, out.scale, out.y};
+  return {std::move(out.q), std::move(out.scale), std::move(out.y)};
 }
 
 TORCH_LIBRARY_IMPL(mi300, CPU, m) {
