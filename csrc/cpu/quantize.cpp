@@ -9,6 +9,8 @@
 #include <array>
 #include <limits>
 
+#include "fp8_table.h"
+
 namespace mi300 {
 namespace {
 
@@ -88,6 +90,8 @@ void quantize_slowly(const Quantizer& quantizer, float factor, const float* y, i
   });
 }
 
+// Elements for which making a table of codes pays.
+constexpr int64_t kTableWorth = 512;
 // The bits of 2^60 as a bfloat16.
 constexpr int kOverflowWord = 0x5d80;
 
@@ -99,26 +103,49 @@ void quantize_words(const Quantizer& quantizer, float factor, const c10::BFloat1
                     uint8_t* q) {
   const Vec bound(quantizer.clamp_max), divisor(factor);
   const Vec multiplier(kScaling == Scaling::kDiv ? 1.0f / factor : factor);
-  const auto magnitude = [&](const Vec& value) C10_ALWAYS_INLINE_ATTRIBUTE {
+  const auto scale = [&](const Vec& value) C10_ALWAYS_INLINE_ATTRIBUTE {
     Vec scaled = value * multiplier;
     if constexpr (kScaling == Scaling::kDiv) {
       const Vec remainder = at::vec::fnmadd(scaled, divisor, value);
       scaled = at::vec::fmadd(remainder, multiplier, scaled);
     }
-    return as_floats(encode_magnitude<Format>(bounded_magnitude(scaled, bound)));
+    return scaled;
   };
   const auto quick = [&](int64_t i, int64_t count) C10_ALWAYS_INLINE_ATTRIBUTE {
     const IntVec words = load_words(y + i, count);
-    const Pair codes = map(magnitude, widen_words(words));
+    const Pair codes = map(
+        [&](const Vec& value) C10_ALWAYS_INLINE_ATTRIBUTE {
+          return as_floats(encode_magnitude<Format>(bounded_magnitude(scale(value), bound)));
+        },
+        widen_words(words));
     store_signed_bytes<Format>(q + i, as_ints(codes.low), as_ints(codes.high), words, count);
   };
-  if (C10_LIKELY(!any_beyond<kOverflowWord>(y, n))) return for_units(n, quick);
-  for_units(n, [&](int64_t i, int64_t count) {
+  const auto careful = [&](int64_t i, int64_t count) {
     if (!any_word_beyond<kOverflowWord>(load_words(y + i, count))) return quick(i, count);
     alignas(64) float wide[kUnit];
     store_pair(wide, load_unit(y + i, count));
     quantize_unit<Format, float>(quantizer, factor, wide, count, q + i);
-  });
+  };
+#if defined(__AVX512VBMI__)
+  int32_t bits;
+  std::memcpy(&bits, &factor, sizeof(bits));
+  if (n >= kTableWorth && n <= kChunk && factor > 0x1p-60f) {
+    thread_local CodeTable<Format> table;
+    const int32_t exponent = kScaling == Scaling::kDiv ? (bits >> 23) + 1 : 254 - (bits >> 23);
+    table.prepare(factor, quantizer.clamp_max, exponent, scale);
+    const CodeTable<Format> codes = table;
+    int64_t left[kChunk / kUnit + 1], count = 0, i = 0;
+    for (; i + kUnit <= n; i += kUnit) {
+      left[count] = i;
+      count += codes.store(load_words(y + i, kUnit), q + i) ? 0 : 1;
+    }
+    for (int64_t k = 0; k < count; ++k) careful(left[k], kUnit);
+    if (i < n) careful(i, n - i);
+    return;
+  }
+#endif
+  if (C10_LIKELY(!any_beyond<kOverflowWord>(y, n))) return for_units(n, quick);
+  for_units(n, careful);
 }
 
 template <typename F>
