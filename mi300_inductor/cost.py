@@ -8,6 +8,7 @@ metadata; `time_model.py` turns a kernel into seconds for a target.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,9 +54,9 @@ class Kernel:
     matrix: torch.dtype | None = None
 
     @property
-    def bytes_moved(self) -> sympy.Expr:
+    def bytes_moved(self) -> Number:
         """All bytes read, read again and written."""
-        return sympy.sympify(self.read + self.again + self.written)
+        return self.read + self.again + self.written
 
 
 @dataclass(frozen=True)
@@ -65,13 +66,13 @@ class Cost:
     before: tuple[Kernel, ...]
     after: tuple[Kernel, ...]
 
-    @property
-    def bytes_before(self) -> sympy.Expr:
+    @functools.cached_property
+    def bytes_before(self) -> Number:
         """Bytes that Inductor's kernels would move."""
         return _total(self.before)
 
-    @property
-    def bytes_after(self) -> sympy.Expr:
+    @functools.cached_property
+    def bytes_after(self) -> Number:
         """Bytes that the operator moves."""
         return _total(self.after)
 
@@ -85,10 +86,12 @@ class Cost:
         """Kernels that the operator launches."""
         return len(self.after)
 
-    @property
+    @functools.cached_property
     def saving(self) -> str:
         """`saves 14*s0*4096 bytes, 3 launches`, or what stays equal, or becomes more."""
-        spared = sympy.factor(self.bytes_before - self.bytes_after)
+        spared = self.bytes_before - self.bytes_after
+        if symbols_of(spared):
+            spared = sympy.factor(spared)
         launches = self.launches_before - self.launches_after
         gains = [f"{spared} bytes"] if spared != 0 and not _is_negative(spared) else []
         losses = [f"moves {-spared} bytes more"] if _is_negative(spared) else []
@@ -100,21 +103,25 @@ class Cost:
         return ", ".join(said) or "same bytes and launches"
 
 
-def _is_negative(value: sympy.Expr) -> bool:
+def symbols_of(value: Number) -> set[sympy.Symbol]:
+    """The symbols of an expression; none for a number."""
+    return getattr(value, "free_symbols", None) or set()
+
+
+def _is_negative(value: Number) -> bool:
     """Whether an expression in sizes, all of them positive, is below 0 for size 1."""
-    return bool(value.subs(dict.fromkeys(value.free_symbols, 1)) < 0)
+    return at(value, tuple((symbol, 1) for symbol in symbols_of(value))) < 0
 
 
 def _count(launches: int) -> str:
     return f"{launches} launch{'es' * (launches != 1)}"
 
 
-def _total(kernels: tuple[Kernel, ...]) -> sympy.Expr:
-    return sympy.expand(sum((kernel.bytes_moved for kernel in kernels), sympy.Integer(0)))
+def _total(kernels: tuple[Kernel, ...]) -> Number:
+    moved: Number = sum(kernel.bytes_moved for kernel in kernels)
+    return sympy.expand(moved) if symbols_of(moved) else moved
 
 
 def at(value: Number, sizes: Sizes) -> float:
     """An expression with numbers for its symbols."""
-    if isinstance(value, int) or not value.free_symbols:
-        return float(value)
-    return float(value.subs(dict(sizes)))
+    return float(value.subs(dict(sizes)) if symbols_of(value) else value)

@@ -77,7 +77,8 @@ def check_scale(where: str, got: Tensor, want: Tensor, roundings: int, dtype: to
     """A computed scale: as far apart as the largest value of its group may be."""
     _check_special(where, got, want)
     bound = max(FP32_TOLERANCE, roundings * torch.finfo(dtype).eps)
-    wrong = _differs(got, want) & ((got - want).abs() > want.abs() * bound)
+    smallest = torch.finfo(dtype).smallest_normal * bound  # steps are absolute below it
+    wrong = _differs(got, want) & ((got - want).abs() > want.abs() * bound + smallest)
     _raise_worst(where, got, want, wrong, f"a relative difference of {bound:.2g}")
 
 

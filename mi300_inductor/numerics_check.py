@@ -181,6 +181,8 @@ class Check(nn.Module):
         elif role == "residual_out":
             numerics.check_equal(where, got, want)
         elif role == "scale":
+            # Rounded forms round the reciprocal of the largest value, and the scale.
+            roundings += 2 * settings["scale_form"].endswith("_rounded")
             numerics.check_scale(where, got, want, roundings, settings["y_dtype"])
         elif got.dtype in FP8_DTYPES:
             numerics.check_codes(where, got, want, same_scale)

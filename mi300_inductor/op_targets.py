@@ -40,7 +40,8 @@ class DynamicTarget(Target, total=False):
 
     Attributes:
         group_size: -1 (default) one scale per row, 0 one for the tensor, g > 0 one per g elements.
-        scale_form: `amax_div` (default), `amax_mul`, `div_amax`, `reciprocal_mul`; see `ops.py`.
+        scale_form: `amax_div` (default), `amax_mul`, `div_amax`, `reciprocal_mul`, each also with
+            `_rounded` behind it; see `ops.py`.
         scale_const: The constant of that form; by default the format's largest number.
         amax_min: Lower bound of amax; 0 (default) means none.
         scale_min: Lower bound of the scale; by default 1e-12, so that a row of zeros gives zeros.

@@ -48,6 +48,7 @@ c = `scale_const` and all arithmetic in fp32
     a = max(amax, amax_min)
     "amax_div": s = a / c    "amax_mul": s = a * c    "div_amax": s = c / a
     "reciprocal_mul": s = (1 / a) * c, which is what `c / tensor` means in PyTorch
+    with "_rounded" behind one of these: the result of each of its operations is rounded to y_dtype
     s = max(s, scale_min)
     and then the static formula with this s. The lower bounds are off at 0. NaN propagates.
 """

@@ -57,7 +57,7 @@ DTYPES: dict[torch.dtype, Dtype] = {
 }
 QUANTS = ("none", "static", "per_token", "per_group")
 SCALINGS = ("div", "mul", "mul_reciprocal")
-SCALE_FORMS = ("amax_div", "amax_mul", "div_amax", "reciprocal_mul")
+SCALE_FORMS = ("amax_div", "amax_mul", "div_amax", "reciprocal_mul")  # each also with "_rounded"
 
 _HOT_CODES = (
     *("inner_dtype", "sigmoid_dtype", "y_dtype", "q_dtype", "scaled_dtype"),
@@ -67,7 +67,10 @@ _RARE_FLOATS = (
     *("weight_offset", "clamp_min", "clamp_max"),
     *("amax_min", "scale_min", "scale_const"),
 )
-_RARE_CODES = ("first_dtype", "second_dtype", "weight_dtype", "sum_dtype", "residual_dtype")
+_RARE_CODES = (
+    *("first_dtype", "second_dtype", "weight_dtype", "sum_dtype", "residual_dtype"),
+    "is_scale_rounded",
+)
 
 
 class RowArgs(ctypes.Structure):
@@ -88,7 +91,7 @@ class RowArgs(ctypes.Structure):
         ("scale_stride", ctypes.c_longlong),
         *((name, ctypes.c_float) for name in _RARE_FLOATS),
         *((name, ctypes.c_ubyte) for name in _RARE_CODES),
-        ("padding", ctypes.c_ubyte * 3),
+        ("padding", ctypes.c_ubyte * 2),
     ]
 
 

@@ -2,7 +2,8 @@
 
 Before: abs, amax, clamp_min, div.  After: one more output of the kernel that makes y. A group is a
 row of y viewed as `[..., groups, group_size]`; amax over the last dimension stands for amax over
-the whole tensor, too.
+the whole tensor, too. Where the graph computes the scale in y's own half dtype, as torchao does,
+each result on the way is rounded to it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from torch import Tensor
 
 from mi300_inductor.graph.meaning import DynamicScale, Meaning, Refusal
 from mi300_inductor.graph.spelling import HIDDEN, ROWS, Match
-from mi300_inductor.graph.term import Term, held_dtype
+from mi300_inductor.graph.term import HALF_DTYPES, Term, held_dtype, rounded_number
+
+F32 = torch.float32
 
 
 def _amax(y: Tensor) -> Tensor:
@@ -86,29 +89,48 @@ def _roles(root: Term) -> dict[str, Term]:
 
 
 def _describe(match: Match) -> DynamicScale | Refusal:
-    amax = match.value("amax")
+    y, amax = match.variables["y"], match.value("amax")
     assert amax is not None
-    for pattern, value in match.values.items():
-        # The largest of some halves is a half, so amax and abs round nothing in any dtype.
-        if value.op not in ("amax", "abs") and held_dtype(match.uses[pattern]) != torch.float32:
-            return Refusal(
-                f"the scale is computed in {value.dtype}, expected float32",
-                "Convert amax with .float() before dividing.",
-            )
-
-    def bound(name: str) -> float:
-        return match.scalar(name) if name in match.variables else 0.0
-
+    own, rounded = held_dtype(y), set[torch.dtype | None]()
+    for pattern, use in match.uses.items():
+        # The largest of some halves is a half, so amax and abs in their dtype round nothing.
+        held = held_dtype(use)
+        if pattern in match.values and held != F32:
+            if held != own or own not in HALF_DTYPES:
+                return Refusal(
+                    f"the scale is rounded to {held}, and the value that it follows from is {own}",
+                    "Compute the scale in float32, y.abs().amax(-1, keepdim=True).float() / 448, or"
+                    " wholly in the dtype of the value.",
+                )
+        if pattern.op in ("div", "mul"):
+            rounded.add(held)
+    if len(rounded) > 1:
+        return Refusal(
+            f"of the reciprocal of amax and the scale only one is rounded to {own}",
+            "Convert amax with .float() before dividing by it.",
+        )
+    const = match.scalar("scale_const")
+    form, quotient = _form(match), match.value("form")
+    if form == "div_amax" and quotient is not None:
+        const = rounded_number(const, quotient.dtype)  # a tensor, which takes the dtype of amax
     return DynamicScale(
         match=match,
         root=match.root,
-        y=match.variables["y"],
+        y=y,
         over=amax.attrs[0],
-        scale_form=_form(match),
-        scale_const=match.scalar("scale_const"),
-        amax_min=bound("amax_min"),
-        scale_min=bound("scale_min"),
+        scale_form=form if rounded == {F32} else f"{form}_rounded",
+        scale_const=const,
+        amax_min=_bound(match, "amax_min"),
+        scale_min=_bound(match, "scale_min"),
     )
+
+
+def _bound(match: Match, name: str) -> float:
+    """A lower bound as the graph applies it; 0 where there is none."""
+    if name not in match.variables:
+        return 0.0
+    use = next(use for pattern, use in match.uses.items() if pattern.op == "max")
+    return rounded_number(match.scalar(name), held_dtype(use))
 
 
 def _form(match: Match) -> str:
@@ -148,4 +170,5 @@ MEANING = Meaning(
     describe=_describe,
     anchor=lambda term: False,
     hint="",
+    needs="amax",
 )

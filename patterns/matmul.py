@@ -88,7 +88,9 @@ def _describe(match: Match) -> Matmul | Refusal:
             f"the bias has shape {shape_text(bias)}, expected one value per column",
             "Add a full-size tensor after the matmul.",
         )
-    scale_a, scale_b = match.variables.get("scale_a"), match.variables.get("scale_b")
+    # As they are read: what is widened on the way is no fp32 scale yet.
+    uses = {name: match.uses.get(term) for term, name in match.spelling.variables.items()}
+    scale_a, scale_b = uses.get("scale_a"), uses.get("scale_b")
     for name, scale, size in (("scale_a", scale_a, rows), ("scale_b", scale_b, columns)):
         if scale is not None and not _is_scale(scale, size):
             return Refusal(

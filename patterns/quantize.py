@@ -13,7 +13,14 @@ from torch import Tensor
 
 from mi300_inductor.graph.meaning import Meaning, Quantize, Refusal
 from mi300_inductor.graph.spelling import HIDDEN, ROWS, Match
-from mi300_inductor.graph.term import FLOAT_DTYPES, HALF_DTYPES, Term, held_dtype, strip
+from mi300_inductor.graph.term import (
+    FLOAT_DTYPES,
+    HALF_DTYPES,
+    Term,
+    held_dtype,
+    rounded_number,
+    strip,
+)
 
 FP8 = torch.float8_e4m3fn  # stands for every FP8 dtype: a pattern has no dtypes
 F32 = torch.float32
@@ -104,8 +111,8 @@ def _bounds(match: Match, clamped: Term) -> tuple[float, float] | Refusal:
             )
     low, high = match.scalar("clamp_min"), match.scalar("clamp_max")
     if own in (held["max"], held["min"]):
-        low = _rounded(low, own)
-    return low, _rounded(high, own) if own == held["min"] else high
+        low = rounded_number(low, own)
+    return low, rounded_number(high, own) if own == held["min"] else high
 
 
 def _other_scale(scaled: Term, scale: Term, reciprocal: Term | None) -> Refusal | None:
@@ -124,7 +131,7 @@ def _other_scale(scaled: Term, scale: Term, reciprocal: Term | None) -> Refusal 
         device = scaled.node.meta["val"].device.type
         # A 0-D scale does not promote a half; GPUs round it to the half first, CPUs do not.
         is_rounded = device != "cpu" and scale.dtype is not None and not scale.shape
-        is_exact = scale.is_const and _rounded(scale.value, scaled.dtype) == scale.value
+        is_exact = scale.is_const and rounded_number(scale.value, scaled.dtype) == scale.value
         if not is_rounded and not is_exact:
             return Refusal(
                 f"the result of dividing by a float32 scale is rounded to {scaled.dtype}",
@@ -138,13 +145,6 @@ def _other_scale(scaled: Term, scale: Term, reciprocal: Term | None) -> Refusal 
             "Multiply in float32: y.float() * scale.reciprocal().",
         )
     return None
-
-
-def _rounded(value: float, dtype: torch.dtype | None) -> float:
-    """A number rounded to a half dtype; fp32 is left to the operator."""
-    if dtype not in HALF_DTYPES:
-        return value
-    return float(torch.tensor(value, dtype=torch.float64).to(dtype))
 
 
 MEANING = Meaning(
@@ -169,4 +169,5 @@ MEANING = Meaning(
     describe=_describe,
     anchor=lambda term: term.op == "to_fp8",
     hint="Write it as (y.float() / scale).clamp(-max, max).to(dtype) with an fp32 scale.",
+    needs="to_fp8",
 )

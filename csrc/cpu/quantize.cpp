@@ -238,23 +238,31 @@ DynamicScale::DynamicScale(const char* op, std::string_view form, double constan
     : constant(static_cast<float>(constant)),
       amax_min(static_cast<float>(amax_min)),
       scale_min(static_cast<float>(scale_min)) {
+  constexpr std::string_view kRounded = "_rounded";
+  is_rounded = form.ends_with(kRounded);
+  const std::string_view kind = form.substr(0, form.size() - (is_rounded ? kRounded.size() : 0));
   TORCH_CHECK(
-      form == "amax_div" || form == "amax_mul" || form == "div_amax" || form == "reciprocal_mul",
+      kind == "amax_div" || kind == "amax_mul" || kind == "div_amax" || kind == "reciprocal_mul",
       op, ": unknown scale_form; got '", form,
-      "', expected amax_div, amax_mul, div_amax or reciprocal_mul. Choose one of these.");
-  this->form = form == "amax_div"   ? ScaleForm::kAmaxDiv
-               : form == "amax_mul" ? ScaleForm::kAmaxMul
-               : form == "div_amax" ? ScaleForm::kDivAmax
+      "', expected amax_div, amax_mul, div_amax or reciprocal_mul, each also with _rounded behind "
+      "it. Choose one of these.");
+  this->form = kind == "amax_div"   ? ScaleForm::kAmaxDiv
+               : kind == "amax_mul" ? ScaleForm::kAmaxMul
+               : kind == "div_amax" ? ScaleForm::kDivAmax
                                     : ScaleForm::kReciprocalMul;
 }
 
-float DynamicScale::operator()(float amax) const {
+float DynamicScale::operator()(float amax, at::ScalarType y_dtype) const {
+  const auto rounded = [&](float value) {
+    if (!is_rounded) return value;
+    return with_float_type(y_dtype, [&](auto zero) { return round_scalar<decltype(zero)>(value); });
+  };
   const float a = amax_min == 0.0f ? amax : max_or_nan(amax, amax_min);
   const float scale = form == ScaleForm::kAmaxDiv   ? a / constant
                       : form == ScaleForm::kAmaxMul ? a * constant
                       : form == ScaleForm::kDivAmax ? constant / a
-                                                    : (1.0f / a) * constant;
-  return scale_min == 0.0f ? scale : max_or_nan(scale, scale_min);
+                                                    : rounded(1.0f / a) * constant;
+  return scale_min == 0.0f ? rounded(scale) : max_or_nan(rounded(scale), scale_min);
 }
 
 }  // namespace mi300

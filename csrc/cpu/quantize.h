@@ -42,6 +42,7 @@ struct Quantizer {
 // The rule that turns the largest magnitude of a group into its scale.
 struct DynamicScale {
   ScaleForm form;
+  bool is_rounded;
   float constant;
   float amax_min;
   float scale_min;
@@ -49,7 +50,7 @@ struct DynamicScale {
   DynamicScale(const char* op, std::string_view form, double constant, double amax_min,
                double scale_min);
 
-  float operator()(float amax) const;
+  float operator()(float amax, at::ScalarType y_dtype) const;
 };
 
 // max(a, b) in which NaN wins.

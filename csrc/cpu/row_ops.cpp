@@ -139,7 +139,7 @@ void add_dynamic_output(const char* op, RowOutputs& out, const at::Tensor& like,
   out.scale = at::cpu::empty(shape, like.options().dtype(at::kFloat));
   out.q = empty_rows(like.sizes(), like.options().dtype(target.quantizer.q_dtype));
   // A row without elements has no loop below, but its scale is an output.
-  if (hidden == 0) out.scale.fill_(target.rule(0.0f));
+  if (hidden == 0) out.scale.fill_(target.rule(0.0f, out.y_dtype));
 }
 
 void quantize_groups(const DynamicTarget& target, const RowOutputs& out, int64_t row,
@@ -150,7 +150,8 @@ void quantize_groups(const DynamicTarget& target, const RowOutputs& out, int64_t
   uint8_t* q = static_cast<uint8_t*>(out.q.data_ptr()) + row * hidden;
   for (int64_t i = 0; i < groups; ++i) {
     const int64_t first = i * group;
-    scales[i] = target.rule(max_magnitude(out.y_dtype, y + first * size, group));
+    const float amax = max_magnitude(out.y_dtype, y + first * size, group);
+    scales[i] = target.rule(amax, out.y_dtype);
     for_chunks(group, [&](int64_t begin, int64_t n) {
       const int64_t offset = first + begin;
       target.quantizer.run(scales[i], out.y_dtype, y + offset * size, n, q + offset);
@@ -162,7 +163,7 @@ void quantize_tensor(const DynamicTarget& target, const RowOutputs& kept,
                      const std::vector<float>& row_amax, Shape shape) {
   float amax = 0.0f;
   for (float value : row_amax) amax = max_or_nan(amax, value);
-  const float scale = target.rule(amax);
+  const float scale = target.rule(amax, kept.y_dtype);
   *kept.scale.data_ptr<float>() = scale;
   auto* q = static_cast<uint8_t*>(kept.q.data_ptr());
   for_rows(shape, [&](int64_t row) {

@@ -7,6 +7,10 @@
 
 namespace mi300 {
 
+MI300_DEVICE float any_dynamic_scale(const RowArgs& args, float amax) {
+  return dynamic_scale(args, amax, [&](float value) { return round_to(args.y_dtype, value); });
+}
+
 // The codes of one row whose scales come from its elements; `amax` is this lane's largest.
 template <class YOf>
 MI300_DEVICE void finish_dynamic(const RowArgs& args, i64 row, const RowTeam& team, RowSlots& slots,
@@ -14,7 +18,7 @@ MI300_DEVICE void finish_dynamic(const RowArgs& args, i64 row, const RowTeam& te
   const i64 start = row * args.hidden;
   if (args.quant == Quant::kPerToken) {
     const float row_amax = bit_cast<float>(team.max(slots, amax));
-    const float s = dynamic_scale(args, row_amax);
+    const float s = any_dynamic_scale(args, row_amax);
     if (thread_index() == 0) {
       if (args.amax != nullptr) store<float>(args.amax, row, row_amax);
       if (args.amax == nullptr) store<float>(args.scale, row, s);
@@ -31,7 +35,7 @@ MI300_DEVICE void finish_dynamic(const RowArgs& args, i64 row, const RowTeam& te
       for (u32 i = lane_index(); i < args.group; i += kWaveSize) {
         group_amax = max_u32(group_amax, abs_bits(y_of(g * args.group + i)));
       }
-      const float s = dynamic_scale(args, bit_cast<float>(wave_max(group_amax)));
+      const float s = any_dynamic_scale(args, bit_cast<float>(wave_max(group_amax)));
       if (lane_index() == 0) store<float>(args.scale, row * groups + g, s);
       const Quantizer quantizer = Quantizer::of(args, s);
       for (u32 i = lane_index(); i < args.group; i += kWaveSize) {
@@ -137,7 +141,7 @@ MI300_KERNEL(1024, 4) tensor_scale(RowArgs args) {
     amax = max_u32(amax, load<u32>(args.amax, row));
   }
   const float tensor_amax = bit_cast<float>(team.max(slots, amax));
-  if (thread_index() == 0) store<float>(args.scale, 0, dynamic_scale(args, tensor_amax));
+  if (thread_index() == 0) store<float>(args.scale, 0, any_dynamic_scale(args, tensor_amax));
 }
 
 // Per tensor, third step: y, already rounded, to codes.

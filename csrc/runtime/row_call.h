@@ -142,8 +142,12 @@ class RowCall {
                 "(per tensor). Change group_size or pad the input.");
     args.quant = group > 0 ? Quant::kPerGroup : Quant::kPerToken;
     args.group = static_cast<unsigned>(std::max<int64_t>(group, 0));
-    args.scale_form = choose<ScaleForm>("scale_form", form,
-                                        {"amax_div", "amax_mul", "div_amax", "reciprocal_mul"});
+    const auto index = choose<unsigned>(
+        "scale_form", form,
+        {"amax_div", "amax_mul", "div_amax", "reciprocal_mul", "amax_div_rounded",
+         "amax_mul_rounded", "div_amax_rounded", "reciprocal_mul_rounded"});
+    args.scale_form = static_cast<ScaleForm>(index % 4);
+    args.is_scale_rounded = index / 4;
     args.scale_const = static_cast<float>(constant);
     args.amax_min = static_cast<float>(amax_min);
     args.scale_min = static_cast<float>(scale_min);

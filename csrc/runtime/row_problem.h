@@ -82,7 +82,7 @@ inline void settle_paths(RowArgs& args, const DeviceInfo& device) {
 
 // Whether the short kernels take it (sm_90: rms_norm_usual.h, silu_mul_usual.h). The vector kernels do.
 inline bool is_usual(const RowArgs& args, bool is_norm, const DeviceInfo& device) {
-  if (device.max_cluster == 1 || args.amax != nullptr) return false;
+  if (device.max_cluster == 1 || args.amax != nullptr || args.is_scale_rounded) return false;
   const bool has_target = args.target_path != TargetPath::kAny && args.y == nullptr;
   if (args.quant != Quant::kNone && !has_target) return false;
   if (is_norm) return args.norm_path != NormPath::kAny;

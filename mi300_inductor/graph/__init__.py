@@ -146,7 +146,9 @@ def _restore(
     graph: fx.Graph, backup: list[tuple[fx.Node, tuple[Any, ...], dict[str, Any]]]
 ) -> None:
     """Makes a graph again from its `_parts`."""
-    for node in reversed(list(graph.nodes)):
+    for node in graph.nodes:  # whose order an error may have left wrong
+        node.args, node.kwargs = (), {}
+    for node in list(graph.nodes):
         graph.erase_node(node)
     made: dict[fx.Node, fx.Node] = {}
     for old, (op, target, args, kwargs, name, type_expr), meta in backup:

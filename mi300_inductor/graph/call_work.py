@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import sympy  # type: ignore[import-untyped]
 import torch
 from torch import Tensor, fx
 
-from mi300_inductor.cost import Kernel
+from mi300_inductor.cost import Kernel, Number
 from mi300_inductor.graph.select import matmul_operator, row_operator
 from mi300_inductor.graph.term import count
 from mi300_inductor.graph.work import MatmulWork, RowWork
@@ -43,7 +42,7 @@ def _rows(given: dict[str, Any], outputs: dict[str, Tensor]) -> RowWork:
     scales = given.get("scales", [])
     parameters = [*scales, *([given["weight"]] if given.get("weight") is not None else [])]
     is_dynamic = "group_size" in given
-    zero = sympy.Integer(0)
+    zero = 0
     return RowWork(
         elements=count(first.shape),
         rows=count(first.shape[:-1]),
@@ -91,7 +90,7 @@ def _together(given: dict[str, Any]) -> Kernel:
     first = works[0]
     is_shared = all(a is given["a"][0] for a in given["a"])
     all_of = {
-        name: sum((getattr(work, name) for work in works), sympy.Integer(0))
+        name: sum((getattr(work, name) for work in works), 0)
         for name in ("n", "weight", "out", "addend", "activations")
     }
     if is_shared:
@@ -100,6 +99,6 @@ def _together(given: dict[str, Any]) -> Kernel:
     return matmul_operator("skinny_gemm_list", joined)
 
 
-def _bytes(*tensors: Tensor) -> sympy.Expr:
+def _bytes(*tensors: Tensor) -> Number:
     sizes = (count(tensor.shape) * tensor.dtype.itemsize for tensor in tensors)
-    return sum(sizes, sympy.Integer(0))
+    return sum(sizes)

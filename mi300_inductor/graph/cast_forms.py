@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING
 from torch import fx
 
 from mi300_inductor.graph.forms import argument, aten, handles, prims
-from mi300_inductor.graph.term import FLOAT_DTYPES, FP8_DTYPES, Term, is_transparent_view, strip
+from mi300_inductor.graph.term import (
+    FLOAT_DTYPES,
+    FP8_DTYPES,
+    HALF_DTYPES,
+    Term,
+    is_transparent_view,
+    rounded_number,
+    strip,
+)
 
 if TYPE_CHECKING:
     from mi300_inductor.graph.canonicalise import Canonicaliser
@@ -27,7 +35,34 @@ def _cast(build: Canonicaliser, node: fx.Node) -> Term | None:
         return build.like(node, "to_fp8", _bounded(build, node, source))
     if source.dtype not in FLOAT_DTYPES or value.dtype not in FLOAT_DTYPES:
         return None
-    return source if source.dtype == value.dtype else build.like(node, "cast", source)
+    if source.dtype == value.dtype:
+        return source
+    return _in_halves(build, node, source) or build.like(node, "cast", source)
+
+
+def _in_halves(build: Canonicaliser, node: fx.Node, value: Term) -> Term | None:
+    """What rounds a bound, or a multiple of a largest value, to the dtype of what it is made of.
+
+    That is the operation in that dtype, as torch decomposes it; None for anything else.
+    """
+    dtype = node.meta["val"].dtype
+    if dtype not in HALF_DTYPES or value.op not in ("min", "max", "div", "mul"):
+        return None
+    inner, number = value.args if value.args[1].is_const else value.args[::-1]
+    if not number.is_const:
+        return None
+    half: Term | None = inner.args[0] if inner.op == "cast" else None
+    if half is None and value.op in ("min", "max"):
+        half = _in_halves(build, node, inner)
+    is_bound = value.op in ("min", "max")
+    if half is None or half.dtype != dtype or not (is_bound or strip(half).op in ("amax", "max")):
+        return None
+    if is_bound:
+        number = build.const(rounded_number(number.value, dtype))
+    args = (half, number) if value.args[1].is_const else (number, half)
+    term = build.make(value.op, args, (), dtype, value.shape)
+    term.origin = term.origin or node
+    return term
 
 
 def _bounded(build: Canonicaliser, node: fx.Node, value: Term) -> Term:

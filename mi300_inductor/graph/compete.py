@@ -14,8 +14,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-import sympy  # type: ignore[import-untyped]
-
+from mi300_inductor.cost import Number, at, symbols_of
 from mi300_inductor.graph.legality import Legality
 from mi300_inductor.graph.meaning import Fact, Refusal
 from mi300_inductor.graph.region import Plan, Region
@@ -92,7 +91,5 @@ def _key(region: Region) -> _Key:
     return (region.kind == "skinny_gemm", -launches, -saved, region.rows.node.name)
 
 
-def _typical(expression: sympy.Expr) -> float:
-    if expression.is_number:
-        return float(expression)
-    return float(expression.subs(dict.fromkeys(expression.free_symbols, TYPICAL_SIZE)))
+def _typical(expression: Number) -> float:
+    return at(expression, tuple((symbol, TYPICAL_SIZE) for symbol in symbols_of(expression)))

@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from mi300_inductor.graph.rounding import ROUNDED
-from mi300_inductor.graph.term import Term, same_dim, same_shape
+from mi300_inductor.graph.term import Term, rounded_number, same_dim, same_shape
 
 if TYPE_CHECKING:
     from mi300_inductor.graph.canonicalise import Canonicaliser
@@ -92,7 +92,9 @@ def _expand(build: Canonicaliser, node: fx.Node) -> Term | None:
 @handles(aten.full.default)
 def _full(build: Canonicaliser, node: fx.Node) -> Term | None:
     fill = node.args[1]
-    return build.const(fill) if isinstance(fill, (int, float)) else None
+    if not isinstance(fill, (int, float)):
+        return None
+    return build.const(rounded_number(fill, node.meta["val"].dtype))
 
 
 @handles(aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar)

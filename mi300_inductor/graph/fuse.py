@@ -37,6 +37,7 @@ from mi300_inductor.graph.term import (
     Term,
     operand_classes,
     strip,
+    strip_widening,
 )
 from mi300_inductor.op_schemas import MAX_SCALES
 
@@ -86,10 +87,10 @@ def fuse(
 
 
 def _casts_of(canonical: Canonicaliser) -> dict[Term, list[Term]]:
-    """Value to the narrowing casts that read it directly or through a view."""
+    """Value to the casts that read it directly or through a view."""
     casts: dict[Term, list[Term]] = defaultdict(list)
     for term in canonical.terms:
-        if term.op == "cast" and term.dtype != torch.float32 and term.nodes:
+        if term.op == "cast" and term.nodes:
             casts[strip(term)].append(term)
     return casts
 
@@ -106,7 +107,7 @@ def _candidates(
     for quants in [*(group[:MAX_SCALES] for group in choices), []]:
         for add in adds:
             for wants_y in (False, True) if quants else (True,):
-                yield _producer_region(producer, add, quants, wants_y, casts.get(producer.root, []))
+                yield _producer_region(producer, add, quants, wants_y, casts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +129,9 @@ def _residual_adds(norm: RmsNorm, casts: Mapping[Term, list[Term]]) -> list[_Add
             return [None]
     operands = (_unwidened(add.args[0]), _unwidened(add.args[1]))
     # The norm may read the fp32 sum while only the stored residual is rounded (vLLM's order).
-    stored = [norm.x, *(casts.get(norm.x, []) if norm.x.dtype == torch.float32 else [])]
+    stored = [norm.x]
+    if norm.x.dtype == torch.float32:
+        stored += [cast for cast in casts.get(norm.x, ()) if cast.dtype != torch.float32]
     return [*(_Add(operands, norm.x.dtype, term) for term in reversed(stored)), None]
 
 
@@ -144,17 +147,18 @@ def _producer_region(
     add: _Add | None,
     readers: Sequence[Reader],
     wants_y: bool,
-    casts: Sequence[Term],
+    casts: Mapping[Term, list[Term]],
 ) -> Region:
     root = producer.root
     assert root.dtype is not None
     y_dtype = readers[0].y_dtype if readers else root.dtype
-    narrow = [cast for cast in casts if cast.dtype == y_dtype]
-    if not readers and len({cast.dtype for cast in casts}) == 1:
+    rounded = [cast for cast in casts.get(root, ()) if cast.dtype != torch.float32]
+    narrow = [cast for cast in rounded if cast.dtype == y_dtype]
+    if not readers and len({cast.dtype for cast in rounded}) == 1:
         # Every reader may want the rounded result; legality says whether that is so.
         users = {user for node in root.nodes for user in node.users}
-        if users <= {node for cast in casts for node in cast.nodes}:
-            narrow, y_dtype = list(casts), casts[0].dtype or y_dtype
+        if users <= {node for cast in rounded for node in cast.nodes}:
+            narrow, y_dtype = rounded, rounded[0].dtype or y_dtype
     y_terms = [root] if y_dtype == root.dtype else narrow
     inputs, params = _producer_arguments(producer, add, y_dtype)
     outputs: dict[str, list[list[Term]]] = {}
@@ -173,7 +177,7 @@ def _producer_region(
         dynamic = readers[0].dynamic
         if dynamic is not None:
             op = f"{prefix}_quant_dynamic"
-            outputs["scale"] = [[dynamic.root]]
+            outputs["scale"] = [_scale_terms(dynamic, casts)]
             facts.append(dynamic)
             params |= {
                 "group_size": readers[0].group_size,
@@ -195,6 +199,12 @@ def _producer_region(
         }
     kind = f"{prefix}_quant" if readers else prefix
     return Region(kind, op, inputs, params, outputs, root, tuple(facts))
+
+
+def _scale_terms(dynamic: DynamicScale, casts: Mapping[Term, list[Term]]) -> list[Term]:
+    """The terms of a computed scale, which the operator gives in fp32: a half, and its casts."""
+    root = dynamic.root
+    return [*(cast for cast in casts.get(root, ()) if strip_widening(cast) is root), root]
 
 
 def _producer_arguments(

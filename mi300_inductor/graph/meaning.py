@@ -126,6 +126,8 @@ class Meaning:
         anchor: Whether a term looks like this meaning, so that a miss must be explained.
         hint: What to try when no spelling matches an anchor.
         explain: Names what is wrong with an anchor, where that is known better than by matching.
+        needs: The operation without which there is no match, so that graphs without it need no
+            compiled spellings; empty if several will do.
     """
 
     name: str
@@ -137,3 +139,4 @@ class Meaning:
     anchor: Callable[[Term], bool]
     hint: str
     explain: Callable[[Term], Refusal | None] = lambda anchor: None
+    needs: str = ""

@@ -74,6 +74,8 @@ def recognise(canonical: Canonicaliser) -> Recognition:
 def _facts_of(
     meaning: Meaning, by_op: Mapping[str, list[Term]]
 ) -> tuple[list[Fact], list[tuple[Match, Refusal]]]:
+    if meaning.needs and meaning.needs not in by_op:
+        return [], []
     matches: list[Match] = []
     for spelling in compiled(meaning.name):
         for term in by_op.get(spelling.root.op, ()):

@@ -11,18 +11,21 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-import networkx
 import torch
 from torch import Tensor, fx
 from torch._subclasses import FakeTensor
 
 from mi300_inductor.dtype_codes import as_argument
+from mi300_inductor.graph.fake_values import another, layout_of
 from mi300_inductor.graph.legality import CHECK
+from mi300_inductor.graph.order import is_sorted, sort
 from mi300_inductor.graph.region import Region
 from mi300_inductor.graph.term import Term, same_dim, same_shape
 from mi300_inductor.op_schemas import NAMESPACE, overload
 
 _PERMUTE = torch.ops.aten.permute.default
+_CONVERT = torch.ops.prims.convert_element_type.default
+_RESHAPE = torch.ops.aten.reshape.default
 # What reads a tensor's memory by its strides, whatever they are.
 _LAYOUT_READERS = (
     torch.ops.aten.as_strided.default,
@@ -42,12 +45,14 @@ class Rewriter:
         self._results: set[fx.Node] = set()
         self._merged: dict[fx.Node, fx.Node] = {}
         self._fresh: list[fx.Node] = []
+        self._region: frozenset[fx.Node] = frozenset()
         self._made: dict[Any, Any] = {}
         values = (node.meta.get("val") for node in graph.nodes)
         self._fake_mode = next(v.fake_mode for v in values if isinstance(v, FakeTensor))
 
     def rewrite(self, region: Region, nodes: frozenset[fx.Node]) -> fx.Node:
         """Replaces a region; returns the call of the operator."""
+        self._region = nodes
         sources = [self._node(term) for term in region.input_terms() if not term.is_const]
         last = max(sources, key=self._order.__getitem__, default=None)
         first_output = min(region.output_nodes(), key=self._order.__getitem__)
@@ -82,21 +87,13 @@ class Rewriter:
         return self._merged.get(call, call)
 
     def finish(self) -> None:
-        """Erases transposes that nobody reads now, sorts the graph and checks it."""
-        for node in self._graph.find_nodes(op="call_function", target=_PERMUTE):
-            if not node.users:
-                self._graph.erase_node(node)
-        nodes = [node for node in self._graph.nodes if node.op != "output"]
-        dag: networkx.DiGraph[fx.Node] = networkx.DiGraph()
-        dag.add_nodes_from(nodes)
-        for node in nodes:
-            dag.add_edges_from((operand, node) for operand in node.all_input_nodes)
-        ordered = networkx.lexicographical_topological_sort(dag, key=self._order.__getitem__)
-        previous = None
-        for node in list(ordered):
-            if previous is not None and previous.next is not node:
-                previous.append(node)
-            previous = node
+        """Erases what only reshapes and is not read now, sorts the graph and checks it."""
+        for target in (_PERMUTE, _CONVERT, _RESHAPE):
+            for node in self._graph.find_nodes(op="call_function", target=target):
+                if not node.users:
+                    self._graph.erase_node(node)
+        if not is_sorted(self._graph):
+            sort(self._graph, self._order)
         self._graph.lint()
 
     def replacements(self) -> dict[str, str]:
@@ -109,8 +106,14 @@ class Rewriter:
         return node
 
     def _node(self, term: Term) -> fx.Node:
-        """The earliest node that holds a term's value now."""
-        return self._current(min(term.nodes, key=self._order.__getitem__))
+        """The earliest node that holds a term's value now, of those that the region reads.
+
+        Another node with the same value may be inside a region, and gone.
+        """
+        read = [
+            n for n in term.nodes if n in self._replaced or not self._region.isdisjoint(n.users)
+        ]
+        return self._current(min(read or term.nodes, key=self._order.__getitem__))
 
     def _call(self, region: Region, like: fx.Node) -> fx.Node:
         operation = overload(region.op)
@@ -163,8 +166,7 @@ class Rewriter:
                 {"dtype": torch.float32, "device": device, "pin_memory": False},
             )
         if term.dtype != torch.float32:
-            convert = torch.ops.prims.convert_element_type.default
-            return self._new(convert, (self._node(term), torch.float32), like)
+            return self._new(_CONVERT, (self._node(term), torch.float32), like)
         return self._node(term)
 
     def _transposed(self, node: fx.Node, like: fx.Node) -> fx.Node:
@@ -195,6 +197,9 @@ class Rewriter:
 
     def _replace(self, node: fx.Node, value: fx.Node) -> None:
         shaped = self._reshaped(value, node.meta["val"].shape, node)
+        if node.meta["val"].dtype != shaped.meta["val"].dtype:
+            # A computed scale is fp32, also where it is a half in the graph.
+            shaped = self._new(_CONVERT, (shaped, node.meta["val"].dtype), node)
         if any(user.target in _LAYOUT_READERS for user in node.users):
             shaped = self._laid_out(shaped, node)
         if any(user.op == "output" for user in node.users):
@@ -214,7 +219,7 @@ class Rewriter:
             sizes = [dim if isinstance(dim, int) else -1 for dim in shape]
         else:
             sizes = [self._size(dim, node) for dim in shape]
-        return self._new(torch.ops.aten.reshape.default, (node, sizes), like)
+        return self._new(_RESHAPE, (node, sizes), like)
 
     def _laid_out(self, node: fx.Node, like: fx.Node) -> fx.Node:
         """The same values, dense in memory in the order of another node's dimensions.
@@ -270,10 +275,10 @@ class Rewriter:
         if target is operator.getitem:
             return args[0].meta["val"][args[1]]
         values = fx.map_arg(args, lambda node: node.meta["val"])
-        key = _signature((target, values)) if target.namespace == NAMESPACE else None
+        key = layout_of((target, values)) if target.namespace == NAMESPACE else None
+        if key in self._made:
+            return another(self._made[key])
         with self._fake_mode:
-            if key in self._made:
-                return _another(self._made[key])
             value = target(*values, **kwargs)
         if key is not None:
             self._made[key] = value
@@ -292,25 +297,3 @@ class Rewriter:
             for check in list(node.users):
                 self._graph.erase_node(check)
             self._graph.erase_node(node)
-
-
-def _signature(value: Any) -> Any:
-    """Equal for arguments that give results of equal layout; None where a size is a symbol."""
-    if isinstance(value, Tensor):
-        layout = (*value.shape, *value.stride())
-        if not all(isinstance(size, int) for size in layout):
-            return None
-        return (Tensor, value.dim(), layout, value.dtype, value.device)
-    if isinstance(value, tuple | list):
-        parts = tuple(_signature(item) if item is not None else () for item in value)
-        return None if None in parts else parts
-    return value
-
-
-def _another(value: Any) -> Any:
-    """A new value with the layout of a fake one: tensors that share no memory with it."""
-    if isinstance(value, Tensor):
-        return torch.empty_strided(
-            value.shape, value.stride(), dtype=value.dtype, device=value.device
-        )
-    return type(value)(_another(item) for item in value)

@@ -8,6 +8,7 @@ made, and the operator takes its other path for the rest.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection
 
 import sympy  # type: ignore[import-untyped]
@@ -16,7 +17,7 @@ from torch import fx
 
 from mi300_inductor import arch
 from mi300_inductor.arch import ArchSpec
-from mi300_inductor.cost import Cost, Kernel, Sizes, at
+from mi300_inductor.cost import Cost, Kernel, Number, Sizes, at, symbols_of
 from mi300_inductor.graph import unfused
 from mi300_inductor.graph.meaning import Refusal
 from mi300_inductor.graph.region import Plan, Refused, Region
@@ -37,10 +38,19 @@ def cost(region: Region, nodes: Collection[fx.Node] = ()) -> Cost:
     """The kernels of a region with and without the rewrite; `nodes` are the replaced ones."""
     on_gpu = region.rows.node.meta["val"].device.type != "cpu"
     if region.kind == "skinny_gemm":
-        matmul = matmul_work(region)
-        return Cost(unfused.matmul_kernels(matmul), (matmul_operator(region.op, matmul),))
-    rows = row_work(region, nodes)
-    return Cost(unfused.row_kernels(rows, on_gpu), row_operator(region.op, rows))
+        return _matmul_cost(region.op, matmul_work(region))
+    return _row_cost(region.op, row_work(region, nodes), on_gpu)
+
+
+# The layers of a model are alike, so that few regions of a graph differ in their cost.
+@functools.lru_cache(4096)
+def _matmul_cost(op: str, work: MatmulWork) -> Cost:
+    return Cost(unfused.matmul_kernels(work), (matmul_operator(op, work),))
+
+
+@functools.lru_cache(4096)
+def _row_cost(op: str, work: RowWork, on_gpu: bool) -> Cost:
+    return Cost(unfused.row_kernels(work, on_gpu), row_operator(op, work))
 
 
 def row_operator(op: str, work: RowWork) -> tuple[Kernel, ...]:
@@ -68,7 +78,7 @@ def row_operator(op: str, work: RowWork) -> tuple[Kernel, ...]:
     return (_rows(op, work, read, written),)
 
 
-def _rows(op: str, work: RowWork, read: sympy.Expr, written: sympy.Expr) -> Kernel:
+def _rows(op: str, work: RowWork, read: Number, written: Number) -> Kernel:
     """A row in registers: load, reduce, store."""
     return Kernel(
         op,
@@ -153,7 +163,7 @@ def _target(region: Region) -> ArchSpec:
 
 
 def _symbols(spent: Cost) -> list[sympy.Symbol]:
-    return sorted((spent.bytes_before + spent.bytes_after).free_symbols, key=str)
+    return sorted(symbols_of(spent.bytes_before + spent.bytes_after), key=str)
 
 
 def admissible_sizes(spent: Cost, value: torch.Tensor) -> list[Sizes]:

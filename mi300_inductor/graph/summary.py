@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import sympy  # type: ignore[import-untyped]
 from torch import fx
 
+from mi300_inductor.cost import Number, symbols_of
 from mi300_inductor.graph.region import Refused, Region
 from mi300_inductor.graph.select import cost, saving_text
 from mi300_inductor.report import Fusion, Rejection
@@ -79,5 +79,5 @@ def _call_text(region: Region) -> str:
     return f"{region.op}({params})"
 
 
-def _number(expression: sympy.Expr) -> int | str:
-    return int(expression) if expression.is_Integer else str(expression)
+def _number(expression: Number) -> int | str:
+    return str(expression) if symbols_of(expression) else int(expression)

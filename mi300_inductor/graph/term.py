@@ -22,6 +22,8 @@ import sympy  # type: ignore[import-untyped]
 import torch
 from torch import fx
 
+from mi300_inductor.inductor import outside_fake_mode
+
 FP8_DTYPES = (
     torch.float8_e4m3fn,
     torch.float8_e4m3fnuz,
@@ -101,9 +103,9 @@ def same_shape(a: Sequence[Dim], b: Sequence[Dim]) -> bool:
     return len(a) == len(b) and all(same_dim(x, y) for x, y in zip(a, b, strict=True))
 
 
-def count(shape: Sequence[Dim]) -> sympy.Expr:
-    """Number of elements as an expression in the graph's symbols."""
-    product: sympy.Expr = sympy.Integer(math.prod(dim for dim in shape if isinstance(dim, int)))
+def count(shape: Sequence[Dim]) -> Any:
+    """Number of elements: an int, or an expression in the graph's symbols."""
+    product: Any = math.prod(dim for dim in shape if isinstance(dim, int))
     for dim in shape:
         if not isinstance(dim, int):
             product = product * _expression(dim)
@@ -174,6 +176,15 @@ def held_dtype(use: Term) -> torch.dtype | None:
             rounded = dtype
         current = dtype
     return rounded or term.dtype
+
+
+@functools.lru_cache(1024)
+def rounded_number(value: float, dtype: torch.dtype | None) -> float:
+    """A number rounded to a half dtype; any other dtype leaves it to the operator."""
+    if dtype not in HALF_DTYPES:
+        return value
+    with outside_fake_mode():
+        return float(torch.tensor(value, dtype=torch.float64).to(dtype))
 
 
 def operand_classes(operand: Term, result: Term) -> frozenset[str]:

@@ -14,9 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import sympy  # type: ignore[import-untyped]
-
-from mi300_inductor.cost import Kernel
+from mi300_inductor.cost import Kernel, Number
 from mi300_inductor.graph.work import (
     AMAX_FLOPS,
     NORM_FLOPS,
@@ -40,20 +38,20 @@ def row_kernels(work: RowWork, on_gpu: bool) -> tuple[Kernel, ...]:
     source = work.inputs
     if work.residual != 0 and work.is_residual_used and not on_gpu:
         add = (_flat("add", work.inputs, work.residual, work.elements, work.elements),)
-        work = replace(work, inputs=work.residual, residual=sympy.Integer(0))
+        work = replace(work, inputs=work.residual, residual=0)
         source = work.inputs
     elif work.residual != 0 and work.is_residual_used:
         source = work.residual
-    stored = work.residual if work.is_residual_used else sympy.Integer(0)
+    stored = work.residual if work.is_residual_used else 0
     if work.group is None or work.group == -1:
         return (*add, _one_kernel(work, source, stored))
     return (*add, *_two_rows(work, source, stored, on_gpu))
 
 
-def _one_kernel(work: RowWork, source: sympy.Expr, stored: sympy.Expr) -> Kernel:
+def _one_kernel(work: RowWork, source: Number, stored: Number) -> Kernel:
     """Norm or activation with everything behind it that goes over whole rows."""
     reductions = work.is_norm + (work.group is not None)
-    again = sympy.Integer(0) if work.is_persistent else reductions * source
+    again = 0 if work.is_persistent else reductions * source
     return Kernel(
         name="reduction",
         source="inductor",
@@ -68,9 +66,7 @@ def _one_kernel(work: RowWork, source: sympy.Expr, stored: sympy.Expr) -> Kernel
     )
 
 
-def _two_rows(
-    work: RowWork, source: sympy.Expr, stored: sympy.Expr, on_gpu: bool
-) -> tuple[Kernel, ...]:
+def _two_rows(work: RowWork, source: Number, stored: Number, on_gpu: bool) -> tuple[Kernel, ...]:
     """A norm whose scales are taken over groups or the whole tensor."""
     per_row = 4 * work.rows
     # Loops over groups lie inside those over rows on a CPU: each group's largest element comes too.
@@ -92,9 +88,7 @@ def _two_rows(
     return (first, *(scaled[1:] if has_amax else scaled))
 
 
-def _scaled(
-    work: RowWork, source: sympy.Expr, flops: sympy.Expr, on_gpu: bool
-) -> tuple[Kernel, ...]:
+def _scaled(work: RowWork, source: Number, flops: Number, on_gpu: bool) -> tuple[Kernel, ...]:
     """Scales over groups or the whole tensor and the quantisation, from values read as `source`."""
     quantise = flops + work.elements * QUANT_FLOPS * work.quants
     amax = flops + work.elements * AMAX_FLOPS
@@ -120,7 +114,7 @@ def _activation(work: RowWork, on_gpu: bool) -> tuple[Kernel, ...]:
     if work.group is None:
         return (_flat("element-wise", read, written, work.flops, work.elements),)
     if work.group == -1:
-        return (_one_kernel(work, work.inputs, sympy.Integer(0)),)
+        return (_one_kernel(work, work.inputs, 0),)
     activated = work.elements * SILU_FLOPS
     if on_gpu:
         return _scaled(work, read, activated, on_gpu)
@@ -129,19 +123,15 @@ def _activation(work: RowWork, on_gpu: bool) -> tuple[Kernel, ...]:
     if work.group:
         quantise = work.elements * (AMAX_FLOPS + QUANT_FLOPS * work.quants)
         return (store, _rows_of("group reduction", wide, written, quantise, work))
-    return (store, *_scaled(work, wide, sympy.Integer(0), on_gpu))
+    return (store, *_scaled(work, wide, 0, on_gpu))
 
 
-def _flat(
-    name: str, read: sympy.Expr, written: sympy.Expr, flops: sympy.Expr, elements: sympy.Expr
-) -> Kernel:
+def _flat(name: str, read: Number, written: Number, flops: Number, elements: Number) -> Kernel:
     rows = elements / FLAT_ELEMENTS
     return Kernel(name, "inductor", read, written, flops=flops, rows=rows)
 
 
-def _rows_of(
-    name: str, read: sympy.Expr, written: sympy.Expr, flops: sympy.Expr, work: RowWork
-) -> Kernel:
+def _rows_of(name: str, read: Number, written: Number, flops: Number, work: RowWork) -> Kernel:
     return Kernel(
         name,
         "inductor",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-import sympy  # type: ignore[import-untyped]
 import torch
 from torch import fx
 
+from mi300_inductor.cost import Number, symbols_of
 from mi300_inductor.graph.meaning import DynamicScale, Fact, Matmul, Quantize, RmsNorm
 from mi300_inductor.graph.region import Region
 from mi300_inductor.graph.term import Term, count
@@ -44,23 +44,23 @@ class RowWork:
         is_norm: Whether it is a norm.
     """
 
-    elements: sympy.Expr
-    rows: sympy.Expr
-    hidden: sympy.Expr
-    inputs: sympy.Expr
-    parameters: sympy.Expr
-    residual: sympy.Expr
+    elements: Number
+    rows: Number
+    hidden: Number
+    inputs: Number
+    parameters: Number
+    residual: Number
     is_residual_used: bool
-    activated: sympy.Expr
-    y: sympy.Expr
-    quantised: sympy.Expr
-    scales: sympy.Expr
+    activated: Number
+    y: Number
+    quantised: Number
+    scales: Number
     quants: int
     group: int | None
     is_norm: bool
 
     @property
-    def flops(self) -> sympy.Expr:
+    def flops(self) -> Number:
         """Floating point operations of the whole region."""
         each = NORM_FLOPS if self.is_norm else SILU_FLOPS
         each += (self.residual != 0) + QUANT_FLOPS * self.quants
@@ -69,7 +69,7 @@ class RowWork:
     @property
     def is_persistent(self) -> bool:
         """Whether Inductor keeps a row in registers."""
-        return bool(self.hidden.is_Integer and self.hidden <= PERSISTENT_REDUCTION)
+        return not symbols_of(self.hidden) and bool(self.hidden <= PERSISTENT_REDUCTION)
 
 
 def row_work(region: Region, nodes: Collection[fx.Node]) -> RowWork:
@@ -116,13 +116,13 @@ class MatmulWork:
         operand: Dtype of the operands.
     """
 
-    m: sympy.Expr
-    n: sympy.Expr
-    k: sympy.Expr
-    activations: sympy.Expr
-    weight: sympy.Expr
-    out: sympy.Expr
-    addend: sympy.Expr
+    m: Number
+    n: Number
+    k: Number
+    activations: Number
+    weight: Number
+    out: Number
+    addend: Number
     operand: torch.dtype
 
 
@@ -156,7 +156,7 @@ def _read_size(fact: Fact) -> int:
     return value.dtype.itemsize if value.dtype is not None else 0
 
 
-def _bytes(terms: Collection[Term]) -> sympy.Expr:
+def _bytes(terms: Collection[Term]) -> Number:
     """Bytes of some tensors, one that occurs twice counted once."""
     sizes = (count(term.shape) * term.dtype.itemsize for term in set(terms) if term.dtype)
-    return sum(sizes, sympy.Integer(0))
+    return sum(sizes)

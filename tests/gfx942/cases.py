@@ -155,12 +155,31 @@ def _awkward_cases() -> list[Case]:
         Case(dynamic, 3, 101, F32, {**reciprocal, "scaling": "mul", "amax_min": 1e-4}),
         Case("silu_mul_quant_dynamic", 3, 512, F16, {**reciprocal, "group_size": 64}),
         Case("silu_mul_quant_dynamic", 3, 512, BF16, reciprocal, packed=True),
+        *_rounded_scales(),
         Case(dynamic, 3, 96, BF16, {"group_size": 12}),
         Case(f"add_{dynamic}", 3, 90, F32, {"return_y": True}),
         Case("silu_mul", 3, 77, F32),
         Case("silu_mul", 2, 4104, BF16, {"sigmoid_dtype": BF16}),
         Case("silu_mul_quant_dynamic", 3, 90, BF16),
         Case("silu_mul_quant_dynamic", 3, 96, F16, {"group_size": 24, "q_dtype": E5M2}),
+    ]
+
+
+def _rounded_scales() -> list[Case]:
+    """Scales that are computed in the dtype of y, by every kernel that computes one."""
+    norm, silu = "rms_norm_quant_dynamic", "silu_mul_quant_dynamic"
+    divided = {"scale_form": "amax_div_rounded", "return_y": True}
+    inverse = {"scale_form": "reciprocal_mul_rounded", "scaling": "mul", "amax_min": 1e-3}
+    return [
+        Case(f"add_{norm}", 4, 512, BF16, divided),
+        Case(norm, 4, 512, F16, {**divided, "scale_const": 57344.0, "q_dtype": E4M3FN}),
+        Case(norm, 4, 512, F16, {**inverse, "return_y": True}),
+        Case(norm, 3, 512, BF16, {**divided, "group_size": 128}),
+        Case(norm, 4, 264, BF16, {**divided, "group_size": 0}),
+        Case(norm, 3, 101, F16, {**divided, "scale_form": "amax_mul_rounded", "scale_const": 1e-3}),
+        Case(silu, 4, 512, BF16, {**inverse, "return_y": True}),
+        Case(silu, 4, 512, F16, {**divided, "scaled_dtype": F16, "group_size": 64}),
+        Case(silu, 3, 96, BF16, {**divided, "scale_form": "div_amax_rounded", "group_size": 12}),
     ]
 
 

@@ -135,7 +135,8 @@ def _add_quant(call: RowCall, shape: tuple[int, int]) -> None:
     group = given["group_size"]
     args.quant = plan.QUANTS.index("per_group" if group > 0 else "per_token")
     args.group = max(group, 0)
-    args.scale_form = plan.SCALE_FORMS.index(given["scale_form"])
+    form, rounded, _ = given["scale_form"].partition("_rounded")
+    args.scale_form, args.is_scale_rounded = plan.SCALE_FORMS.index(form), bool(rounded)
     args.scale_const, args.amax_min = given["scale_const"], given["amax_min"]
     args.scale_min = given["scale_min"]
     groups = (rows, hidden // group) if group > 0 else (rows,)

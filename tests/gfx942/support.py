@@ -33,6 +33,10 @@ _WORDS: dict[str, tuple[str, tuple[object, ...]]] = {
     "packed": ("packed", (True,)),
     "separate": ("packed", (False,)),
     "`reciprocal_mul` scales": ("scale_form", ("reciprocal_mul",)),
+    "scales rounded to the dtype of y": (
+        "scale_form",
+        tuple(f"{form}_rounded" for form in (*_QUOTIENTS, "reciprocal_mul")),
+    ),
     "a scale per tensor": ("scales", ((False, False),)),
     "scales per row and column": ("scales", ((True, True), (True, False), (False, True))),
     "bias": ("bias", (False, True)),
@@ -94,7 +98,8 @@ def _row_cases(claim: Claim) -> Iterator[Case]:
     change = dict(claim.forms)
     packed = bool(change.pop("packed", False))
     if "scale_form" in change:
-        limit, form = LIMIT[change["q_dtype"]], change["scale_form"]  # type: ignore[index]
+        limit = LIMIT[change["q_dtype"]]  # type: ignore[index]
+        form = str(change["scale_form"]).removesuffix("_rounded")
         change["scale_const"] = 1 / limit if form == "amax_mul" else limit
         if form in ("div_amax", "reciprocal_mul"):
             change |= {"scaling": "mul", "amax_min": 1e-4}

@@ -112,7 +112,8 @@ class RowRun:
             group = given["group_size"]
             args.quant = plan.QUANTS.index("per_group" if group > 0 else "per_token")
             args.group = max(group, 0)
-            args.scale_form = plan.SCALE_FORMS.index(given["scale_form"])
+            form, rounded, _ = given["scale_form"].partition("_rounded")
+            args.scale_form, args.is_scale_rounded = plan.SCALE_FORMS.index(form), bool(rounded)
             args.scale_const, args.amax_min = given["scale_const"], given["amax_min"]
             args.scale_min = given["scale_min"]
             scales = {-1: (rows, 1), 0: ()}.get(group, (rows, hidden // max(group, 1)))

@@ -14,6 +14,7 @@ from .test_rows_on_card import DEVICE, FN, on_card, poisoned_outputs, rng  # noq
 QUANT_OPS = [name for name in ROW_OPS if "quant" in name]
 SCALES = (0.05, 1.0, -0.3, 1e-30, 3e38, 1e-42, 0.0, float("inf"), float("nan"))
 FORMS = (["amax_div", 448.0], ["div_amax", 448.0], ["amax_mul", 1 / 448], ["reciprocal_mul", 448.0])
+ROUNDED = tuple([f"{form}_rounded", const] for form, const in FORMS)
 
 
 def model_args(op, rng, shape, dtype, group=-1, special=False, form=None):  # noqa: F811
@@ -71,7 +72,7 @@ def test_nan_and_infinity_propagate_in_short_kernels(op, rng):  # noqa: F811
         check_without_y(op, args, rng.drawn_seed)
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form[0])
+@pytest.mark.parametrize("form", FORMS + ROUNDED, ids=lambda form: form[0])
 @pytest.mark.parametrize("op", [name for name in QUANT_OPS if name.endswith("dynamic")])
 def test_every_scale_form(op, form, rng):  # noqa: F811
     for return_y in (True, False):

@@ -100,12 +100,17 @@ def _quant_dynamic(
     if amax_min != 0.0:
         amax = amax.clamp_min(torch.tensor(amax_min, dtype=torch.float32).item())
     const = torch.tensor(scale_const, dtype=torch.float32, device=y.device)
+    form, rounded, _ = scale_form.partition("_rounded")
+
+    def to_y(value: Tensor) -> Tensor:
+        return value.to(y.dtype).float() if rounded else value
+
     scale = {
-        "amax_div": lambda: amax / const,
-        "amax_mul": lambda: amax * const,
-        "div_amax": lambda: torch.div(const, amax),
-        "reciprocal_mul": lambda: amax.reciprocal() * const,
-    }[scale_form]()
+        "amax_div": lambda: to_y(amax / const),
+        "amax_mul": lambda: to_y(amax * const),
+        "div_amax": lambda: to_y(torch.div(const, amax)),
+        "reciprocal_mul": lambda: to_y(to_y(amax.reciprocal()) * const),
+    }[form]()
     if scale_min != 0.0:
         scale = scale.clamp_min(torch.tensor(scale_min, dtype=torch.float32).item())
     q = _codes(groups, scale, q_dtype, scaling, scaled_dtype, clamp_min, clamp_max)

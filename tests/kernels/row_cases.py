@@ -53,7 +53,8 @@ def make_args(op, rng, shape, dtypes, special=False):
         divisors = [g for g in (1, 7, 64, 128, hidden) if hidden and hidden % g == 0]
         args += [rng.choice([-1, 0, *divisors])]
         forms = [["amax_div", 448.0], ["amax_mul", 1 / 240.0], ["div_amax", 448.0]]
-        args += rng.choice([*forms, ["reciprocal_mul", 448.0]])
+        form, const = rng.choice([*forms, ["reciprocal_mul", 448.0]])
+        args += [form + rng.choice(["", "_rounded"]), const]
         args += [rng.choice([0.0, 1e-12]), rng.choice([0.0, 1e-7])]
     else:
         args += [[torch.rand(1) * 0.1 + 1e-3 for _ in range(rng.randint(1, 4))]]

@@ -77,6 +77,11 @@ def token_quant(a, b, weight, scale):
     return [(a.float() / s).clamp(-448, 448).to(E4M3FN), s]
 
 
+def token_quant_in_own_dtype(a, b, weight, scale):
+    s = a.abs().amax(-1, keepdim=True).clamp(min=1e-3) / 448
+    return [(a / s).clamp(-448, 448).to(E4M3FN), s]
+
+
 def group_quant(a, b, weight, scale):
     g = a.reshape(a.shape[0], -1, GROUP).float()
     s = g.abs().amax(-1, keepdim=True).clamp(min=1e-6) / 448
@@ -128,6 +133,7 @@ STEPS = {
     "upper_bound_quant": upper_bound_quant,
     "plain_quant": plain_quant,
     "token_quant": token_quant,
+    "token_quant_in_own_dtype": token_quant_in_own_dtype,
     "group_quant": group_quant,
     "tensor_quant": tensor_quant,
     "other_scale_quant": other_scale_quant,

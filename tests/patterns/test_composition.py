@@ -106,6 +106,20 @@ def test_of_two_kinds_of_quantisation_one_is_fused_and_the_other_reported():
     check_same(made.got, made.want)
 
 
+def test_of_two_nodes_of_one_value_the_one_that_is_left_is_read():
+    """`x * 1.0` is x, so both quantised norms have one value; one of them is gone when it is read."""
+
+    def model(x, w):
+        y, same = norm(x, w), norm(x * 1.0, w)
+        return y.to(E4M3FN), norm(same, w), same
+
+    x, _, w = inputs()
+    made = run(model, x, w)
+    assert not any(reason.startswith("pass") for reason in made.reasons), made.reasons
+    assert made.kinds == ["rms_norm", "rms_norm_quant"]
+    check_same(made.got, made.want)
+
+
 def test_a_scale_from_the_residual_sum_makes_no_cycle():
     def model(x, r, w):
         h = x + r

@@ -67,9 +67,9 @@ def rstd_returned(x, w, s, is_mended):
 
 
 def scale_in_half(x, w, s, is_mended):
-    y = norm(x, w)
+    y = norm(x.float(), w.float())
     amax = y.abs().amax(-1, keepdim=True)
-    return quant(y, (amax.float() if is_mended else amax) / 448)
+    return quant(y, (amax.float() if is_mended else amax.to(BF16)) / 448)
 
 
 def scale_of_the_input(x, w, s, is_mended):
@@ -114,7 +114,7 @@ MISSES = [
     (eps_behind_the_root, "rms_norm", "Add eps to the mean inside the root"),
     (rstd_used_twice, "rms_norm", "Use the input or the result of the fused part there instead"),
     (rstd_returned, "rms_norm", "Do not return this value"),
-    (scale_in_half, "rms_norm_quant", "Convert amax with .float() before dividing"),
+    (scale_in_half, "rms_norm_quant", "Compute the scale in float32"),
     (scale_of_the_input, "rms_norm_quant", "from the value that is quantised"),
     (rounded_on_the_way, "rms_norm_quant", "Convert to FP8 directly from the dtype"),
     (divided_in_half, "rms_norm_quant", "Divide in float32: y.float() / scale"),

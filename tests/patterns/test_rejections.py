@@ -113,9 +113,15 @@ def quantised_input(x, w, s):
     return quant(x, s)
 
 
-def scale_in_half(x, w, s):
+def scale_rounded_to_half(x, w, s):
+    y = norm(x.float(), w.float())
+    return quant(y, y.abs().amax(-1, keepdim=True).to(BF16) / 448)
+
+
+def reciprocal_rounded_to_half(x, w, s):
     y = norm(x, w)
-    return quant(y, y.abs().amax(-1, keepdim=True) / 448)
+    inverse = y.abs().amax(-1, keepdim=True).reciprocal()
+    return (y.float() * (inverse.float() * 448)).clamp(-448, 448).to(E4M3FN)
 
 
 def silu_in_half(x, w, s):
@@ -217,8 +223,10 @@ CASES = [
      " one of its results", "from something else"),
     (quantised_input, "quant: the quantised value is not the result of an RMSNorm or of SiLU*mul,"
      " so there is no kernel to merge it into", "Nothing to change"),
-    (scale_in_half, "rms_norm_quant: the scale is computed in torch.bfloat16, expected float32",
-     "Convert amax with .float()"),
+    (scale_rounded_to_half, "rms_norm_quant: the scale is rounded to torch.bfloat16, and the value"
+     " that it follows from is torch.float32", "Compute the scale in float32"),
+    (reciprocal_rounded_to_half, "rms_norm_quant: of the reciprocal of amax and the scale only one"
+     " is rounded to torch.bfloat16", "Convert amax with .float()"),
     (silu_in_half, "silu_mul: exp (exp) is rounded to torch.bfloat16 inside the SiLU",
      "torch.nn.functional.silu"),
     (silu_of_column, "silu_mul: an operand of a multiplication (mul) has shape [12, 1], expected"

@@ -183,14 +183,29 @@ MI300_DEVICE const float* static_scale(const RowArgs& args, u32 index) {
   return pointer;
 }
 
-// Scale of a group whose largest |y| is given; NaN goes through.
-MI300_DEVICE float dynamic_scale(const RowArgs& args, float amax) {
+// Scale of a group whose largest |y| is given; NaN goes through. `in_y` rounds to y's dtype, for the
+// forms that round on the way.
+template <class InY>
+MI300_DEVICE float dynamic_scale(const RowArgs& args, float amax, const InY& in_y) {
+  const auto rounded = [&](float value) { return args.is_scale_rounded ? in_y(value) : value; };
   float a = amax < args.amax_min ? args.amax_min : amax;
   float s = args.scale_form == ScaleForm::kAmaxDiv   ? divide(a, args.scale_const)
             : args.scale_form == ScaleForm::kAmaxMul ? a * args.scale_const
             : args.scale_form == ScaleForm::kDivAmax ? divide(args.scale_const, a)
-                                                     : divide(1.0f, a) * args.scale_const;
+                                                     : rounded(divide(1.0f, a)) * args.scale_const;
+  s = rounded(s);
   return s < args.scale_min ? args.scale_min : s;
+}
+
+// The same for y of one dtype.
+template <Dtype kType>
+MI300_DEVICE float dynamic_scale(const RowArgs& args, float amax) {
+  return dynamic_scale(args, amax, [](float value) { return round_to<kType>(value); });
+}
+
+// The same for the short kernels, which take no form that rounds.
+MI300_DEVICE float exact_dynamic_scale(const RowArgs& args, float amax) {
+  return dynamic_scale(args, amax, [](float value) { return value; });
 }
 
 // Largest |y| of eight packed values, as the bits of a float: NaN is the largest.

@@ -157,7 +157,7 @@ struct RmsNormRows {
       if (is_writer) store<float>(args->amax, row, row_amax);
       return;
     }
-    const float s = dynamic_scale(*args, row_amax);
+    const float s = dynamic_scale<kType>(*args, row_amax);
     if (is_writer) store<float>(args->scale, row, s);
     const Quantizer quantizer = Quantizer::of(*args, s);
 #pragma unroll

@@ -108,7 +108,7 @@ struct UsualNorm {
       amax = max_u32(amax, share.has(v) ? largest<kType>(h[v]) : 0);
     }
     team.send(slots, route, wave_max(amax));
-    const float s = dynamic_scale(args, bit_cast<float>(team.receive(slots, max_u32)));
+    const float s = exact_dynamic_scale(args, bit_cast<float>(team.receive(slots, max_u32)));
     if (thread_index() == 0 && team.rank == 0) store<float>(args.scale, row, s);
     store_codes(row * args.hidden, Quantizer::native(args, s));
   }

@@ -75,6 +75,7 @@ struct RowArgs {
   Dtype weight_dtype : 8;
   Dtype sum_dtype : 8;       // of x + residual
   Dtype residual_dtype : 8;  // of residual_out
+  unsigned is_scale_rounded : 8;  // to y_dtype, after each operation of scale_form
 };
 
 static_assert(sizeof(RowArgs) == 200);

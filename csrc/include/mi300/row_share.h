@@ -57,7 +57,7 @@ MI300_DEVICE void quantize_group(const RowArgs& args, const RowShare<kVec>& shar
   const u32 shift = __builtin_ctz(lanes);
   u32 amax = lanes_max(share.has(v) ? largest<kType>(y) : 0, lanes);
   schedule_fence();
-  float s = dynamic_scale(args, bit_cast<float>(amax));
+  float s = dynamic_scale<kType>(args, bit_cast<float>(amax));
   const Quantizer quantizer = Quantizer::of(args, s);
   schedule_fence();
   share.store_row(args.q, row * args.hidden, v, quantizer.codes<kType>(args, y));
@@ -78,7 +78,7 @@ MI300_DEVICE void quantize_groups(const RowArgs& args, const RowShare<kVec>& sha
   lanes_max<kVec>(amax, lanes);
   float s[kVec];
 #pragma unroll
-  for (u32 v = 0; v < kVec; ++v) s[v] = dynamic_scale(args, bit_cast<float>(amax[v]));
+  for (u32 v = 0; v < kVec; ++v) s[v] = exact_dynamic_scale(args, bit_cast<float>(amax[v]));
 #pragma unroll
   for (u32 v = 0; v < kVec; ++v) {
     const U32x2 codes = Quantizer::native(args, s[v]).template native_codes<kType>(args, y[v]);

@@ -95,7 +95,7 @@ MI300_DEVICE void silu_mul_per_token(const RowArgs& args) {
     if (is_writer) store<float>(args.amax, row, row_amax);
     return;
   }
-  const float s = dynamic_scale(args, row_amax);
+  const float s = dynamic_scale<kType>(args, row_amax);
   if (is_writer) store<float>(args.scale, row, s);
   const Quantizer quantizer = Quantizer::of(args, s);
 #pragma unroll
