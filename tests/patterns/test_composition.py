@@ -107,7 +107,7 @@ def test_of_two_kinds_of_quantisation_one_is_fused_and_the_other_reported():
 
 
 def test_of_two_nodes_of_one_value_the_one_that_is_left_is_read():
-    """`x * 1.0` is x, so both quantised norms have one value; one of them is gone when it is read."""
+    """`x * 1.0` is x, so both norms have one value, and one of them is gone when it is read."""
 
     def model(x, w):
         y, same = norm(x, w), norm(x * 1.0, w)
