@@ -104,9 +104,9 @@ def _bounds(match: Match, clamped: Term) -> tuple[float, float] | Refusal:
         use = match.use(role)
         held[role] = own if use is None else held_dtype(use)
         if held[role] not in allowed:
+            where = f"again, to {held[role]}," if held[role] else "to several dtypes"
             return Refusal(
-                f"the scaled value is rounded again, to {held[role]}, before it is converted to "
-                "FP8",
+                f"the scaled value is rounded {where} before it is converted to FP8",
                 "Convert to FP8 directly from the dtype of the division.",
             )
     low, high = match.scalar("clamp_min"), match.scalar("clamp_max")

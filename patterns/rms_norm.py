@@ -108,9 +108,11 @@ def _other_rounding(match: Match) -> Refusal | None:
                 f"1 + weight is rounded to {held}, expected float32",
                 "Convert the weight with .float() before adding 1.",
             )
+        hint = "Convert x with .float() before squaring it, as Llama's norm does, and cast once."
+        if value.op == "rsqrt":
+            hint = "Keep the reciprocal root in float32: (x.float() * rstd).to(x.dtype) * weight."
         return Refusal(
-            f"the norm is not in float32 throughout: {describe(value)} is rounded to {held}",
-            "Convert x with .float() before squaring it, as Llama's norm does, and cast once.",
+            f"the norm is not in float32 throughout: {describe(value)} is rounded to {held}", hint
         )
     return None
 

@@ -10,7 +10,7 @@ import torch
 from mi300_inductor.graph.meaning import DynamicScale, Quantize, Refusal, RmsNorm, SiluMul
 from mi300_inductor.graph.recognise import Recognition, furthest_failure
 from mi300_inductor.graph.term import Term, held_dtype, is_transparent_view, same_dim, strip
-from mi300_inductor.graph.words import describe
+from mi300_inductor.graph.words import describe, shape_text
 from mi300_inductor.op_checks import FP8_DTYPES
 
 Producer = RmsNorm | SiluMul
@@ -61,10 +61,14 @@ def read_by(
     producer = producers.get(source_of_value(fact.y))
     if producer is None:
         # A larger match that was refused says more than the part of it that was not.
-        return recognition.refused.get(fact.root) or Refusal(
-            "the quantised value is not the result of an RMSNorm or of SiLU*mul, so there is no "
-            "kernel to merge it into",
-            "Nothing to change: Inductor compiles the quantisation.",
+        return (
+            recognition.refused.get(fact.root)
+            or _other_scale(fact.y, producers)
+            or Refusal(
+                "the quantised value is not the result of an RMSNorm or of SiLU*mul, so there is "
+                "no kernel to merge it into",
+                "Nothing to change: Inductor compiles the quantisation.",
+            )
         )
     if fact.root.dtype not in FP8_DTYPES:
         names = ", ".join(str(dtype) for dtype in FP8_DTYPES)
@@ -86,9 +90,29 @@ def read_by(
         f"the scale {fact.scale.node.name} has one value per row but does not follow from the "
         "largest absolute value of that row in a known way: "
         f"{other_value or furthest_failure('dynamic_scale', [fact.scale])}",
-        "Compute it as y.abs().amax(-1, keepdim=True).float() / 448 from the value that is "
-        "quantised, or use one static scale.",
+        f"{_WANTED}; a lower bound is a clamp(min=...) of amax or of the scale.",
     )
+
+
+_WANTED = (
+    "Compute it as y.abs().amax(-1, keepdim=True).float() / 448 from the value that is quantised, "
+    "or use one static scale"
+)
+
+
+def _other_scale(y: Term, producers: Mapping[Term, Producer]) -> Refusal | None:
+    """Says that a norm's or an activation's result is scaled by neither one value nor rows."""
+    scaled = strip(y)
+    if scaled.op not in ("mul", "div"):
+        return None
+    for value, scale in (scaled.args, scaled.args[::-1]):
+        if source_of_value(value) in producers:
+            return Refusal(
+                f"the value is scaled by {describe(scale)} of shape {shape_text(scale)}, expected "
+                "one value for the tensor, for each row or for each group of a row",
+                f"{_WANTED}.",
+            )
+    return None
 
 
 def _views(y: Term) -> Iterator[Term]:

@@ -52,6 +52,66 @@ def eps_behind_the_root(x, w, s, is_mended):
     return (h / root).to(x.dtype) * w
 
 
+def rstd_in_half(x, w, s, is_mended):
+    rstd = rstd_of(x.float())
+    return w * ((x.float() * rstd).to(x.dtype) if is_mended else x * rstd.to(x.dtype))
+
+
+def bound_instead_of_eps(x, w, s, is_mended):
+    h = x.float()
+    mean = h.pow(2).mean(-1, keepdim=True)
+    return w * (h * torch.rsqrt(mean + 1e-6 if is_mended else mean.clamp(min=1e-6))).to(x.dtype)
+
+
+def weight_first(x, w, s, is_mended):
+    h = x.float()
+    normed = h * rstd_of(h) if is_mended else h * w.float() * rstd_of(h)
+    return (normed * w.float() if is_mended else normed).to(x.dtype)
+
+
+def scale_per_column(x, w, s, is_mended):
+    y = norm(x, w)
+    return quant(y, s if is_mended else w.float().abs() + 0.1)
+
+
+def scale_of_columns(x, w, s, is_mended):
+    y = norm(x, w)
+    return quant(y, y.abs().amax(-1 if is_mended else 0, keepdim=True).float() / 448)
+
+
+def eps_added_to_the_scale(x, w, s, is_mended):
+    y = norm(x, w)
+    scale = y.abs().amax(-1, keepdim=True).float() / 448
+    return quant(y, scale.clamp(min=1e-8) if is_mended else scale + 1e-8)
+
+
+def power_of_two_scale(x, w, s, is_mended):
+    y = norm(x, w)
+    scale = y.abs().amax(-1, keepdim=True).float() / 448
+    return quant(y, scale if is_mended else torch.exp2(torch.ceil(torch.log2(scale))))
+
+
+def two_formats(x, w, s, is_mended):
+    y = norm(x, w)
+    second = E4M3FN if is_mended else torch.float8_e5m2
+    return quant(y, s), (y.float() / (2 * s)).clamp(-448, 448).to(second)
+
+
+def five_scales(x, w, s, is_mended):
+    y = norm(x, w)
+    return [quant(y, s * (1 + (i % 4 if is_mended else i))) for i in range(5)]
+
+
+def normed_returned(x, w, s, is_mended):
+    h = x.float()
+    normed = (h * rstd_of(h)).to(x.dtype)
+    return (w * normed,) if is_mended else (w * normed, normed)
+
+
+def up_of_one_row(x, w, s, is_mended):
+    return functional.silu(x) * (w.expand(x.shape) if is_mended else w)
+
+
 def rstd_used_twice(x, w, s, is_mended):
     h = x.float()
     rstd = rstd_of(h)
@@ -107,6 +167,17 @@ def stored_by_columns(x, w, s, is_mended):
 
 
 MISSES = [
+    (rstd_in_half, "rms_norm", "Keep the reciprocal root in float32"),
+    (bound_instead_of_eps, "rms_norm", "rsqrt(mean(x.float()**2, -1, keepdim=True) + eps)"),
+    (weight_first, "rms_norm", "x.float() * rsqrt(mean(x.float()**2, -1, keepdim=True) + eps) *"),
+    (scale_per_column, "rms_norm_quant", "or use one static scale"),
+    (scale_of_columns, "rms_norm_quant", "Compute it as y.abs().amax(-1, keepdim=True)"),
+    (eps_added_to_the_scale, "rms_norm_quant", "a lower bound is a clamp(min=...)"),
+    (power_of_two_scale, "rms_norm_quant", "Compute it as y.abs().amax(-1, keepdim=True)"),
+    (two_formats, "rms_norm_quant", "Quantise the value in one way everywhere"),
+    (five_scales, "rms_norm_quant", "Share a scale between some of them"),
+    (normed_returned, "rms_norm", "Do not return this value"),
+    (up_of_one_row, "silu_mul", "gate and up of one shape"),
     (eps_as_a_tensor, "rms_norm", "constant eps"),
     (dimension_0, "rms_norm", "the normalised values are the last dimension: mean(-1, keepdim"),
     (no_mean, "rms_norm", "Use mean(-1, keepdim=True)"),

@@ -23,6 +23,25 @@ def quant(y, s):
     return (y.float() / s).clamp(-448, 448).to(E4M3FN)
 
 
+def rstd_in_half(x, w, s):
+    rstd = torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + 1e-6)
+    return w * (x * rstd.to(x.dtype))
+
+
+def scale_per_column(x, w, s):
+    return quant(norm(x, w), w.float().abs() + 0.1)
+
+
+def scale_of_the_columns(x, w, s):
+    y = norm(x, w)
+    return quant(y, y.abs().amax(0, keepdim=True).float() / 448)
+
+
+def rounded_to_both_halves(x, w, s):
+    scaled = norm(x, w) / s.to(BF16)
+    return scaled.float().to(torch.float16).to(E4M3FN)
+
+
 def eps_from_a_tensor(x, w, s):
     return norm(x, w, s)
 
@@ -171,6 +190,15 @@ def scale_from_the_stored_sum(x, w, s):
 
 
 CASES = [
+    (rstd_in_half, "rms_norm: the norm is not in float32 throughout: rsqrt (rsqrt) is rounded to"
+     " torch.bfloat16", "Keep the reciprocal root in float32"),
+    (scale_per_column, "rms_norm_quant: the value is scaled by an addition (add_1) of shape [64],"
+     " expected one value for the tensor, for each row or for each group of a row", "amax(-1"),
+    (scale_of_the_columns, "rms_norm_quant: the value is scaled by a division (div) of shape"
+     " [1, 64], expected one value for the tensor, for each row or for each group of a row",
+     "amax(-1"),
+    (rounded_to_both_halves, "rms_norm_quant: the scaled value is rounded to several dtypes before"
+     " it is converted to FP8", "Convert to FP8 directly"),
     (eps_from_a_tensor, "rms_norm: eps is not a constant", "constant eps"),
     (mean_over_rows, "rms_norm: the mean of squares is over dimensions [0] of 2, expected the last"
      " one alone", "Reshape"),
