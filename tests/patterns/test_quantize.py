@@ -99,6 +99,10 @@ def clamp_behind_a_view(y, s, q, top):
     return (y.float() / s).view(2, -1, y.shape[-1]).clamp(-top, top).to(q)
 
 
+def clamp_behind_the_cast_chain(y, s, q, top):
+    return (y / s.to(y.dtype)).to(torch.float32).clamp(-top, top).to(q)
+
+
 def cast_between_the_clamps(y, s, q, top):
     return (y.float() / s).clamp(min=-top).to(torch.float32).clone().clamp(max=top).to(q)
 
@@ -152,6 +156,7 @@ STATIC = (
     rectified,
     bounds_rounded_to_the_dtype,
     clamp_behind_a_view,
+    clamp_behind_the_cast_chain,
     cast_between_the_clamps,
     without_a_scale,
     without_a_scale_clamped,

@@ -36,6 +36,11 @@ def functional_eps_none(x, w, eps):
     return functional.rms_norm(x, (x.shape[-1],), w, None)
 
 
+def module_form(x, w, eps):
+    norm = torch.nn.RMSNorm(x.shape[-1], eps, elementwise_affine=False)
+    return norm(x) * w
+
+
 def gemma(x, w, eps):
     h = x.float()
     h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + eps)
@@ -117,6 +122,7 @@ SPELLINGS = (
     fp32_weight_then_cast,
     functional_form,
     functional_eps_none,
+    module_form,
     gemma,
     no_weight,
     functional_no_weight,
