@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import median
 
 import torch
+import torch._inductor.config
 import torch.nn.functional as F
 from tabulate import tabulate
 from torch import Tensor
@@ -232,6 +233,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     args = arguments()
+    torch._inductor.config.compile_threads = 1  # no compiling processes beside the timed calls
     stream, overheads, lines = {}, {}, []
     with torch.no_grad():
         for threads in args.threads:
