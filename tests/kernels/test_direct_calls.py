@@ -166,3 +166,14 @@ def test_python_without_headers_calls_through_torch(monkeypatch, tmp_path):
     before = ops.overload("rms_norm")._op
     assert not direct_calls.install()
     assert ops.overload("rms_norm")._op is before
+
+
+def test_a_module_that_does_not_compile_is_left_out(monkeypatch, caplog):
+    def fail(*args):
+        raise RuntimeError("build: the compiler failed")
+
+    monkeypatch.setattr(direct_calls.build, "build_library", fail)
+    before = ops.overload("rms_norm")._op
+    assert not direct_calls.install()
+    assert ops.overload("rms_norm")._op is before
+    assert "the compiler failed" in caplog.text
