@@ -105,12 +105,13 @@ class FP8Linear(nn.Module):
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
         """Refuses weights of another dtype: their scales would not be the stored ones."""
+        kind = self.weight.dtype
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         weight = state_dict.get(prefix + "weight")
-        if weight is not None and weight.dtype != self.weight.dtype:
+        if weight is not None and weight.dtype != kind:
             errors: list[str] = args[-1] if args else kwargs["error_msgs"]
             errors.append(
                 f"FP8Linear: {prefix}weight has another dtype; got {weight.dtype}, expected "
-                f"{self.weight.dtype}. Load such weights before quantize_, or quantise with "
+                f"{kind}. Load such weights before quantize_, or quantise with "
                 "dtype= as the saved model was."
             )

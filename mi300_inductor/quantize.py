@@ -40,7 +40,8 @@ def quantize_(
     """Replaces the `nn.Linear`s of a model by FP8 linears, in place.
 
     Layers that share a weight share the quantised one; a weight shared with another kind of layer
-    (a tied embedding) stays as it is there. Subclasses of `nn.Linear` are left alone.
+    (a tied embedding) stays as it is there. Subclasses of `nn.Linear` are left alone. The model is
+    for inference then: torch has no derivative of its FP8 matmul, so call it under `torch.no_grad`.
 
     Args:
         model: Any module that contains `nn.Linear`s with bf16, fp16 or fp32 weights.

@@ -70,6 +70,11 @@ def _describe(match: Match) -> Matmul | Refusal:
             "bfloat16 or float16",
             "Convert the model to bfloat16, or quantise it with quantize_.",
         )
+    if root.dtype not in (*HALF_DTYPES, torch.float32):
+        return Refusal(
+            f"the result is {root.dtype}, expected bfloat16, float16 or float32",
+            "Pass out_dtype=torch.bfloat16, and quantise the result.",
+        )
     rows, depth, columns = a.shape[-2], b.shape[-2], b.shape[-1]
     if not is_small(rows) and (on_gpu or not is_fp8):
         return Refusal(

@@ -199,6 +199,9 @@ def test_weights_of_another_dtype_are_not_loaded():
     model = mi.quantize_(small_model(), "per_token")
     with pytest.raises(RuntimeError, match="0.weight has another dtype; got torch.bfloat16, exp"):
         model.load_state_dict(small_model().state_dict(), strict=False)
+    with pytest.raises(RuntimeError, match="0.weight has another dtype; got torch.bfloat16, exp"):
+        model.load_state_dict(small_model().state_dict(), strict=False, assign=True)
+    model = mi.quantize_(small_model(), "per_token")
     other = mi.quantize_(small_model(), "per_token", dtype=torch.float8_e4m3fnuz)
     with pytest.raises(RuntimeError, match="has another dtype; got torch.float8_e4m3fnuz"):
         model.load_state_dict(other.state_dict())

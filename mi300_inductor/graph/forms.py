@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from mi300_inductor.graph.rounding import ROUNDED
-from mi300_inductor.graph.term import Term, rounded_number, same_dim, same_shape
+from mi300_inductor.graph.term import Dim, Term, rounded_number, same_dim, same_shape
 
 if TYPE_CHECKING:
     from mi300_inductor.graph.canonicalise import Canonicaliser
@@ -119,7 +119,7 @@ def _mul(build: Canonicaliser, node: fx.Node) -> Term:
     if _is(right, 1.0) and left.dtype == node.meta["val"].dtype:
         return left
     if left.op == "sum" and right.is_const:
-        hidden = left.attrs[1]
+        hidden = left.args[0].shape[-1]
         if isinstance(hidden, int) and math.isclose(right.value * hidden, 1.0, rel_tol=1e-7):
             return build.like(node, "mean", left.args[0])
     return build.like(node, "mul", left, right)
@@ -202,9 +202,18 @@ def _div(build: Canonicaliser, node: fx.Node) -> Term:
         return _reciprocal_of(build, node, right, "reciprocal")
     if right.op == "sqrt" and right.dtype == torch.float32:
         return build.like(node, "mul", left, build.step(node, "rsqrt", *right.args, of=right))
-    if left.op == "sum" and right.is_const and same_dim(left.attrs[1], int(right.value)):
+    if left.op == "sum" and _is_size(node.args[1], left.args[0].shape[-1]):
         return build.like(node, "mean", left.args[0])
     return build.like(node, "div", left, right)
+
+
+def _is_size(value: Any, dim: Dim) -> bool:
+    """Whether an argument is a size of the graph, as a number or as a symbol."""
+    if isinstance(value, fx.Node):
+        value = value.meta["val"]
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return isinstance(value, int | torch.SymInt) and same_dim(value, dim)
 
 
 @handles(aten.mean.dim)
@@ -220,7 +229,7 @@ def _sum(build: Canonicaliser, node: fx.Node) -> Term | None:
     source = build.term(node.args[0])
     if not _last_dim_only(source, node.args[1]):
         return None
-    return build.like(node, "sum", source, attrs=("last", source.shape[-1]))
+    return build.like(node, "sum", source, attrs=("last",))
 
 
 @handles(aten.amax.default)

@@ -226,6 +226,23 @@ def test_unknown_row_counts_fuse_and_add_no_guard():
     assert len(made.results) == 1
 
 
+@pytest.mark.parametrize("divides", ["/", "* 1 /"])
+def test_a_sum_is_divided_by_a_size_that_is_unknown(divides):
+    def model(x, w):
+        h = x.float()
+        total = (h * h).sum(-1, keepdim=True)
+        mean = total / x.shape[-1] if divides == "/" else total * (1 / x.shape[-1])
+        return (h * torch.rsqrt(mean + 1e-6)).to(x.dtype) * w
+
+    made = run(model, fresh(6, 64), fresh(64), dynamic=True)
+    assert made.kinds == (["rms_norm"] if divides == "/" else []), made.reasons
+    for sizes in ((3, 32), (9, 80)):
+        more = [fresh(*sizes), fresh(sizes[-1])]
+        with torch.no_grad():
+            check_same(made.calls(*more), model(*more))
+    assert len(made.results) == 1
+
+
 def test_every_size_may_be_unknown():
     def model(x, w, u, v):
         y = functional.silu(functional.linear(x, u)) * functional.linear(x, v)

@@ -161,6 +161,19 @@ def test_a_bias_of_scaled_mm_fuses():
     check_product(made.got, a, w, bias=bias)
 
 
+def test_an_fp8_result_is_refused_alone():
+    def model(x, w, norm_weight, s):
+        y = functional.rms_norm(x, x.shape[-1:], norm_weight, 1e-6)
+        q = (y.float() / s).clamp(-448, 448).to(E4M3FN)
+        return torch._scaled_mm(q, w.t(), s, s, out_dtype=E4M3FN), torch._scaled_mm(q, w.t(), s, s)
+
+    weight = fresh(COLUMNS, DEPTH).to(E4M3FN)
+    made = run(model, fresh(ROWS, DEPTH), weight, fresh(DEPTH), torch.tensor(0.05))
+    assert made.kinds == ["rms_norm_quant"], made.reasons
+    reason = "skinny_gemm: the result is torch.float8_e4m3fn, expected bfloat16, float16 or float32"
+    assert made.reasons == [reason] * 2
+
+
 def test_twins_are_left_alone():
     """Batches, other strides, other dtypes and scaled sums are no skinny matmul."""
     x, w = fresh(ROWS, DEPTH), fresh(DEPTH, COLUMNS)
