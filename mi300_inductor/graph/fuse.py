@@ -102,12 +102,18 @@ def _candidates(
     groups: dict[tuple[object, ...], list[Reader]] = defaultdict(list)
     for reader in readers:
         groups[reader.key()].append(reader)
-    choices = sorted(groups.values(), key=lambda group: -min(len(group), MAX_SCALES))
+    choices = sorted(groups.values(), key=_preference)
     adds = _residual_adds(producer, casts) if isinstance(producer, RmsNorm) else [None]
     for quants in [*(group[:MAX_SCALES] for group in choices), []]:
         for add in adds:
             for wants_y in (False, True) if quants else (True,):
                 yield _producer_region(producer, add, quants, wants_y, casts)
+
+
+def _preference(group: Sequence[Reader]) -> tuple[int, str]:
+    """Sorts the ways in which a value is quantised; a name decides where nothing else does."""
+    names = (node.name for reader in group for node in reader.quantize.root.nodes)
+    return -min(len(group), MAX_SCALES), min(names)
 
 
 @dataclass(frozen=True, eq=False)
