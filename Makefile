@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 DEVICE ?= cpu
 ARGS ?=
+WORKERS ?= 2
 
 ifdef PY
 demo_env :=
@@ -21,7 +22,7 @@ endif
 
 help:
 	@echo "make demo         compile an FP8 Llama; fusions, refusals, numerics, times; writes out/"
-	@echo "make test         run every test (ARGS= for pytest)"
+	@echo "make test         run every test (ARGS= for pytest, WORKERS=2)"
 	@echo "make bench        the standard tables and pictures (python -m benchmarks for single ones)"
 	@echo "make bench-mi300  on an MI300, with PY=python: ours beside published numbers"
 	@echo "make lint         ruff and mypy"
@@ -37,7 +38,7 @@ demo: $(demo_env)
 	@$(PY) -m benchmarks.demo --device $(DEVICE) $(ARGS)
 
 test: $(test_env)
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 bench: $(bench_env)
 	$(PY) -m benchmarks all --device $(DEVICE) --json out/bench --plot out/bench $(ARGS)
