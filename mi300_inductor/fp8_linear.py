@@ -20,8 +20,8 @@ SCALE_MIN = 1e-12
 class FP8Linear(nn.Module):
     """A linear layer with FP8 weights that quantises its input; for inference.
 
-    Built by `quantize_`. Casting the model (`model.to(torch.float16)`) leaves the FP8 weight and
-    the fp32 scales as they are.
+    Made of an `nn.Linear` by `convert_`. Casting the model (`model.to(torch.float16)`) leaves the
+    FP8 weight and the fp32 scales as they are.
 
     Attributes:
         weight: [out_features, in_features], FP8.
@@ -30,25 +30,12 @@ class FP8Linear(nn.Module):
         bias: [out_features], the original parameter, or None.
     """
 
+    in_features: int
+    out_features: int
     weight: Tensor
     weight_scale: Tensor
     input_scale: Tensor | None
     bias: nn.Parameter | None
-
-    def __init__(
-        self,
-        weight: Tensor,
-        weight_scale: Tensor,
-        input_scale: Tensor | None,
-        bias: nn.Parameter | None,
-    ) -> None:
-        """Takes ready-made FP8 weights and scales; shapes as in the class's attributes."""
-        super().__init__()
-        self.out_features, self.in_features = weight.shape
-        self.register_buffer("weight", weight)
-        self.register_buffer("weight_scale", weight_scale)
-        self.register_buffer("input_scale", input_scale)
-        self.register_parameter("bias", bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Quantises `x`, [..., in_features] in bf16, fp16 or fp32, and multiplies.
@@ -115,3 +102,24 @@ class FP8Linear(nn.Module):
                 f"{kind}. Load such weights before quantize_, or quantise with "
                 "dtype= as the saved model was."
             )
+
+
+def convert_(
+    layer: nn.Linear, weight: Tensor, weight_scale: Tensor, input_scale: Tensor | None
+) -> None:
+    """Makes an `FP8Linear` of a layer, in place.
+
+    It stays the same object with all that a user has set on it (hooks, attributes, modules) and
+    for everything that holds it.
+
+    Args:
+        layer: Keeps its bias.
+        weight: Shapes and dtypes as in the attributes of `FP8Linear`; as are the scales'.
+        weight_scale: The scale of `weight`.
+        input_scale: The scale of the input, or None.
+    """
+    del layer.weight
+    layer.__class__ = FP8Linear  # type: ignore[assignment]
+    layer.register_buffer("weight", weight)
+    layer.register_buffer("weight_scale", weight_scale)
+    layer.register_buffer("input_scale", input_scale)

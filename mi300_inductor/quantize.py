@@ -14,8 +14,9 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
-from mi300_inductor.fp8_linear import SCALE_MIN, FP8Linear
+from mi300_inductor.fp8_linear import SCALE_MIN, convert_
 
 Activations = Literal["static", "per_token"]
 Weights = Literal["per_tensor", "per_channel"]
@@ -26,6 +27,7 @@ DTYPES = (torch.float8_e4m3fn, torch.float8_e4m3fnuz)
 # The vendors' FP8 matmuls on a GPU take both sizes of a weight in steps of this many elements.
 GPU_MULTIPLE = 16
 DEFAULT_SKIP = ("lm_head",)
+_STORED = {"weight": (nn.Parameter,), "bias": (nn.Parameter, type(None))}
 
 
 def quantize_(
@@ -37,14 +39,16 @@ def quantize_(
     *,
     weights: Weights | None = None,
 ) -> nn.Module:
-    """Replaces the `nn.Linear`s of a model by FP8 linears, in place.
+    """Turns the `nn.Linear`s of a model into FP8 linears, in place.
 
-    Layers that share a weight share the quantised one; a weight shared with another kind of layer
-    (a tied embedding) stays as it is there. Subclasses of `nn.Linear` are left alone. The model is
-    for inference then: torch has no derivative of its FP8 matmul, so call it under `torch.no_grad`.
+    A layer stays the same object: its hooks and attributes stay, and so it is quantised for every
+    other holder, too. Layers that share a weight share the quantised one; a weight shared with
+    another kind of layer (a tied embedding) stays as it is there. Subclasses of `nn.Linear` are
+    left alone. The model is for inference then: torch has no derivative of its FP8 matmul, so call
+    it under `torch.no_grad`.
 
     Args:
-        model: Any module that contains `nn.Linear`s with bf16, fp16 or fp32 weights.
+        model: An `nn.Linear` with bf16, fp16 or fp32 weights, or a module that contains some.
         activations: `static` takes one scale per layer from the calibration inputs; `per_token`
             computes one scale per row at run time and needs no calibration.
         calibrate: For `static`: inputs the model is run on, each a tensor, a tuple of arguments or
@@ -62,7 +66,8 @@ def quantize_(
         TypeError: if `model` is no module, or `skip` holds something else than names.
         ValueError: for an unknown `activations`, `weights` or `dtype`, a missing or useless
             calibration, a name in `skip` that is nowhere in the model, or a layer that cannot be
-            quantised; the model is unchanged then.
+            quantised (one whose weight is computed, say, or whose `forward` was replaced); the
+            model is unchanged then.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(
@@ -79,19 +84,16 @@ def quantize_(
     if activations == "static":
         amax = _calibrate(model, layers, calibrate or ())
     tied: dict[Tensor, tuple[Tensor, Tensor]] = {}
-    made: dict[nn.Module, FP8Linear] = {}
-    for layer, names in layers.items():
+    scales: dict[nn.Linear, Tensor | None] = {}
+    for layer, name in layers.items():
         kind = dtype or device_dtype(layer.weight.device)
         if layer.weight not in tied:
-            tied[layer.weight] = _quantize_weight(names[0], layer, kind, activations, weights)
-        scale = None
+            tied[layer.weight] = _quantize_weight(name, layer, kind, activations, weights)
+        scales[layer] = None
         if activations == "static":
-            scale = _scale(amax[layer], kind).reshape(1).to(layer.weight.device)
-        made[layer] = FP8Linear(*tied[layer.weight], scale, layer.bias).train(layer.training)
-    for layer, names in layers.items():
-        for name in names:
-            parent, _, attribute = name.rpartition(".")
-            setattr(model.get_submodule(parent), attribute, made[layer])
+            scales[layer] = _scale(amax[layer], kind).reshape(1).to(layer.weight.device)
+    for layer, scale in scales.items():
+        convert_(layer, *tied[layer.weight], scale)
     return model
 
 
@@ -141,16 +143,16 @@ def _check_calibration(activations: str, calibrate: object) -> None:
         )
 
 
-def _linears(model: nn.Module, skip: tuple[str, ...]) -> dict[nn.Linear, list[str]]:
-    """The layers to replace, each with all names it is reachable by."""
-    layers: dict[nn.Linear, list[str]] = {}
+def _linears(model: nn.Module, skip: tuple[str, ...]) -> dict[nn.Linear, str]:
+    """The layers to convert, each with its name."""
+    layers: dict[nn.Linear, str] = {}
     unused = set(skip) - set(DEFAULT_SKIP)
     skipped_layers = set()
     for name, module in model.named_modules(remove_duplicate=False):
         hits = [entry for entry in skip if f".{entry}." in f".{name}."]
         unused.difference_update(hits)
-        if type(module) is nn.Linear:
-            layers.setdefault(module, []).append(name)
+        if parametrize.type_before_parametrizations(module) is nn.Linear:
+            layers.setdefault(module, name or "the model")
             if hits:
                 skipped_layers.add(module)
     if unused:
@@ -158,7 +160,7 @@ def _linears(model: nn.Module, skip: tuple[str, ...]) -> dict[nn.Linear, list[st
             f"quantize_: nothing in the model has this name; got skip={sorted(unused)}, expected "
             "names of its modules. Look them up with model.named_modules()."
         )
-    layers = {layer: names for layer, names in layers.items() if layer not in skipped_layers}
+    layers = {layer: name for layer, name in layers.items() if layer not in skipped_layers}
     for name, module in model.named_modules():
         own = [getattr(module, attribute, None) for attribute in ("linear1", "linear2")]
         if isinstance(module, nn.TransformerEncoderLayer) and any(one in layers for one in own):
@@ -167,17 +169,37 @@ def _linears(model: nn.Module, skip: tuple[str, ...]) -> dict[nn.Linear, list[st
                 "nn.TransformerEncoderLayer, expected layers that call their nn.Linears. Add "
                 "'linear1' and 'linear2' to skip."
             )
-    if not layers or "" in (name for names in layers.values() for name in names):
+    if not layers:
         raise ValueError(
-            f"quantize_: there is no layer to replace; got a {type(model).__name__}, expected a "
-            "module that contains an nn.Linear outside `skip`. Wrap a single nn.Linear in "
-            "nn.Sequential."
+            f"quantize_: there is no layer to convert; got a {type(model).__name__}, expected a "
+            "module that contains an nn.Linear outside `skip`. Check the model and `skip`."
         )
+    for layer, name in layers.items():
+        _check_plain(name, layer)
     return layers
 
 
+def _check_plain(name: str, layer: nn.Linear) -> None:
+    """Refuses a layer that computes something else than an `nn.Linear` with these weights."""
+    if "forward" in vars(layer):
+        raise ValueError(
+            f"quantize_: {name} has a forward of its own; got one set on the layer, expected that "
+            "of nn.Linear. Remove it (accelerate: remove_hook_from_module), or add the layer to "
+            "skip."
+        )
+    for which in ("weight", "bias"):
+        value = getattr(layer, which)
+        if parametrize.is_parametrized(layer, which) or not isinstance(value, _STORED[which]):
+            raise ValueError(
+                f"quantize_: the {which} of {name} is computed at each call; got a parametrization "
+                "or a hook (weight_norm, pruning), expected a parameter. Make it permanent "
+                "(remove_parametrizations, remove_weight_norm, prune.remove), or add the layer to "
+                "skip."
+            )
+
+
 def _calibrate(
-    model: nn.Module, layers: dict[nn.Linear, list[str]], inputs: Iterable[Any]
+    model: nn.Module, layers: dict[nn.Linear, str], inputs: Iterable[Any]
 ) -> dict[nn.Linear, Tensor]:
     """Runs the model on the inputs; returns the largest magnitude that each layer was given."""
     amax: dict[nn.Linear, Tensor] = {}
@@ -201,14 +223,14 @@ def _calibrate(
     finally:
         for hook in hooks:
             hook.remove()
-    for layer, names in layers.items():
+    for layer, name in layers.items():
         if layer not in amax:
             raise ValueError(
-                f"quantize_: {names[0]} saw no calibration input; got none in all of `calibrate`, "
+                f"quantize_: {name} saw no calibration input; got none in all of `calibrate`, "
                 "expected at least one. Calibrate with inputs that reach it, add it to skip, or "
                 'use activations="per_token".'
             )
-        _check_amax(f"the calibration input of {names[0]}", amax[layer], "Mend the inputs")
+        _check_amax(f"the calibration input of {name}", amax[layer], "Mend the inputs")
     return amax
 
 
