@@ -8,6 +8,7 @@ the plans of the graph's matmuls are then chosen again, from their own cache.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,8 +22,18 @@ from mi300_inductor.contract import check_totals
 from mi300_inductor.fusion_pass import Collector, FusionPass, RoundingMarks, collecting, finish
 from mi300_inductor.numerics_check import CheckedCall
 from mi300_inductor.options import Options
-from mi300_inductor.report import GraphReport, Report, listen
+from mi300_inductor.report import GraphReport, Rejection, Report, listen
 from mi300_inductor.report_store import load_report, store_report
+
+log = logging.getLogger(__name__)
+
+_META = Rejection(
+    kind="pass",
+    node="",
+    reason="an input or a weight is on the meta device, where nothing is computed",
+    source="",
+    hint="Load the model's weights and give it real inputs.",
+)
 
 
 def mi300(
@@ -50,6 +61,9 @@ def mi300(
     parsed = Options.parse(mode, options)
     if any(isinstance(value, Tensor) and value.device.type == "meta" for value in example_inputs):
         # Tensors without data: Inductor fails on them, and there is nothing to speed up.
+        name = f"{inductor.compile_id()} inference".strip()
+        empty = GraphReport(name, "inference", rejected=(_META,), expected=parsed.expect)
+        finish(empty, parsed)
         return gm.forward
     inductor.fix_model_floats(gm)
     # Unfused parts must round as eager does, too. The user's own setting wins.
@@ -122,8 +136,9 @@ def explain(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Report:
     unless it is in training mode; what it changes by running (a KV cache, say) is changed.
 
     Args:
-        model: A module or function. One that is already `torch.compile`d keeps its backend and
-            its options; any other is compiled with this backend.
+        model: A module or function. One that is already compiled with this backend keeps its
+            options; any other is compiled with it, and runs a second time if it was compiled with
+            another.
         *args: Positional arguments of the model.
         **kwargs: Keyword arguments of the model.
 
@@ -142,10 +157,14 @@ def explain(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Report:
             "nn.Module or a function. Pass the model, then its arguments."
         )
     inductor.reset()
-    is_compiled = hasattr(model, "_torchdynamo_orig_callable") or hasattr(model, "_orig_mod")
-    compiled = model if is_compiled else torch.compile(model, backend=mi300)
+    inner = inductor.uncompiled(model)
+    compiled = torch.compile(model, backend=mi300) if inner is None else model
     is_training = isinstance(model, nn.Module) and model.training
     with listen() as graphs, torch.set_grad_enabled(torch.is_grad_enabled() and is_training):
         compiled(*args, **kwargs)
+        if inner is not None and not graphs:
+            log.warning("explain: the model has another backend; it runs again with this one")
+            inductor.reset()
+            torch.compile(inner, backend=mi300)(*args, **kwargs)
     check_totals(graphs)
     return Report.of(tuple(graphs))

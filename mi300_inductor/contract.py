@@ -59,7 +59,13 @@ def check_totals(graphs: Sequence[GraphReport]) -> None:
 def _unmet(what: str, expected: Expectation, found: int, report: Report) -> str:
     graphs = ", ".join(graph.name for graph in report.graphs)
     name, _, wanted = str(expected).rpartition(": ")
+    if found > expected.high:
+        advice = "Change the number"
+    elif report.rejected:
+        advice = "Read the refusals below, or change the number"
+    else:
+        advice = f"Nothing else looked like {expected.kind}: change the model or the number"
     return (
         f"{what}: wrong number of fusions; got {found} of {name} in graph {graphs}, expected "
-        f"{wanted}. Read the refusals below, or change the number.\n\n{report}"
+        f"{wanted}. {advice}.\n\n{report}"
     )

@@ -283,14 +283,18 @@ def compile_id() -> str:
 
 def trace_artifact(name: str, encoding: str, payload: Callable[[], str]) -> None:
     """Adds an artifact to the structured trace (`TORCH_TRACE`), which tlparse shows."""
-    _private("torch._logging._internal", "trace_structured")(
-        "artifact",
-        metadata_fn=lambda: {"name": name, "encoding": encoding},
-        payload_fn=payload,
-        expect_trace_id=False,
-    )
+    trace = _private("torch._logging._internal", "trace_structured")
+    head = {"name": name, "encoding": encoding}
+    trace("artifact", metadata_fn=lambda: head, payload_fn=payload, expect_trace_id=False)
 
 
 def reset() -> None:
     """Forgets everything that Dynamo has compiled in this process."""
     _private("torch._dynamo", "reset")()
+
+
+def uncompiled(model: Callable[..., Any]) -> Callable[..., Any] | None:
+    """What a compiled module or function was made of; None for one that is not compiled."""
+    in_place = getattr(model, "_compiled_call_impl", None) is not None  # by `model.compile()`
+    name = "_call_impl" if in_place else "_torchdynamo_orig_callable"
+    return getattr(model, "_orig_mod", getattr(model, name, None))

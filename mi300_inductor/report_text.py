@@ -11,6 +11,10 @@ from mi300_inductor.report import Fusion, Rejection, Report
 from mi300_inductor.report_graph import short_source
 
 WIDTH = 64
+NO_GRAPHS = (
+    "0 graphs (the model has no operations, another backend compiled it, or it is hidden from "
+    "torch.compile: by torch.compiler.disable, TorchScript)"
+)
 
 
 def report_text(report: Report) -> str:
@@ -47,6 +51,8 @@ def graphs_text(report: Report) -> str:
     """`2 graphs (0/0 inference, 0/1 inference)`, or which one it is of all."""
     if not report.is_sum:
         return f"{report.graphs[-1].name}, the newest of {len(report.graphs)} graphs"
+    if not report.graphs:
+        return NO_GRAPHS
     names = ", ".join(graph.name for graph in report.graphs[:8])
     more = len(report.graphs) - 8
     graphs = counted(len(report.graphs), "graph")

@@ -173,9 +173,16 @@ def test_expectation_that_holds_is_silent():
 @pytest.mark.parametrize(
     ("expect", "words"),
     [
-        ({"rms_norm": 2}, "got 1 of rms_norm in graph 0/0 inference, expected 2"),
-        ({"silu_mul": (1, 3)}, "got 0 of silu_mul in graph 0/0 inference, expected 1 to 3"),
-        ({"total:rms_norm": 0}, "got 1 of total:rms_norm in graph 0/0 inference, expected 0"),
+        (
+            {"rms_norm": 2},
+            "got 1 of rms_norm in graph 0/0 inference, expected 2. Nothing else looked like "
+            "rms_norm: change the model or the number.",
+        ),
+        ({"silu_mul": (1, 3)}, "got 0 of silu_mul in graph 0/0 inference, expected 1 to 3."),
+        (
+            {"total:rms_norm": 0},
+            "got 1 of total:rms_norm in graph 0/0 inference, expected 0. Change the number.",
+        ),
     ],
 )
 def test_unmet_expectation_raises_with_the_table(expect, words):
@@ -188,6 +195,15 @@ def test_unmet_expectation_raises_with_the_table(expect, words):
     )
     assert words in text
     assert "return self.weight * wide.to(x.dtype)" in text
+
+
+def test_unmet_expectation_points_to_the_refusals_where_there_are_some():
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed) as error:
+        run(Swapped(), inputs(), expect={"rms_norm": 1})
+    refusal = mi.last_report().rejected[0]
+    text = str(error.value)
+    assert "expected 1. Read the refusals below, or change the number." in text
+    assert refusal.reason.split()[0] in text.split("Read the refusals")[1]
 
 
 def test_strict_raises_for_a_refusal_with_its_reason():
@@ -236,6 +252,37 @@ def test_explain_sums_over_graphs_and_keeps_the_models_options():
     compiled = torch.compile(model, backend="mi300", options={"expect": expected})
     with pytest.raises(ContractError, match="got 2 of total:rms_norm .* expected 4 to 9"):
         mi.explain(compiled, inputs())
+
+
+def compiled_in_place(model, backend):
+    model.compile(backend=backend)
+    return model
+
+
+@pytest.mark.parametrize("backend", ["mi300", "eager"])
+@pytest.mark.parametrize(
+    "compiler",
+    [
+        lambda model, backend: torch.compile(model, backend=backend),
+        lambda model, backend: torch.compile(lambda x: model(x), backend=backend),
+        compiled_in_place,
+    ],
+    ids=["module", "function", "in place"],
+)
+def test_explain_of_what_is_compiled_already(backend, compiler, caplog):
+    calls = []
+    model = Norm().eval()
+    model.register_forward_hook(lambda *_: calls.append(1))
+    compiled = compiler(model, backend)
+    report = mi.explain(compiled, inputs())
+    assert report.counts == {"rms_norm": 1} and len(report.graphs) == 1
+    assert len(calls) == (1 if backend == "mi300" else 2)
+    assert ("has another backend; it runs again" in caplog.text) == (backend == "eager")
+
+
+def test_explain_says_why_there_may_be_no_graphs():
+    report = mi.explain(lambda x: x, inputs())
+    assert "0 graphs (the model has no operations, another backend compiled it" in str(report)
 
 
 def test_explain_of_a_function_and_of_a_model_in_training():
