@@ -121,7 +121,7 @@ def _merge(reports: Sequence[GraphReport], name: str, phase: str, options: Optio
             items = getattr(report, field)
             if field in ("before", "after"):
                 items = tuple(
-                    replace(node, fusion=node.fusion + offset * (node.fusion >= 0))
+                    replace(node, fusions=tuple(index + offset for index in node.fusions))
                     for node in items
                 )
             joined[field] += items

@@ -96,8 +96,9 @@ class GraphNode:
         value: Dtype and shape of its value, for example `bf16[2, 64]`.
         source: `file:line: code` of the model's line, or an empty string.
         inputs: Names of the nodes it reads, without repetition.
-        fusion: Index of the fusion it belongs to in `GraphReport.fused`, -1 for none.
-        kind: Kind of that fusion, or an empty string.
+        fusions: Indices in `GraphReport.fused` of the fusions it belongs to: none, one, or several
+            where matmuls became one call.
+        kind: Kind of the first, or an empty string.
     """
 
     name: str
@@ -107,7 +108,7 @@ class GraphNode:
     value: str
     source: str
     inputs: tuple[str, ...]
-    fusion: int = -1
+    fusions: tuple[int, ...] = ()
     kind: str = ""
 
 

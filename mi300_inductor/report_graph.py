@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import networkx as nx
 import torch
 from torch import fx
 
+from mi300_inductor.dtype_codes import with_dtypes
 from mi300_inductor.options import KINDS
 from mi300_inductor.report import Fusion, GraphNode
 
@@ -51,17 +52,20 @@ def snapshot(gm: fx.GraphModule) -> tuple[GraphNode, ...]:
 def mark_fusions(
     nodes: Sequence[GraphNode], regions: Sequence[Sequence[str]], fused: Sequence[Fusion]
 ) -> tuple[GraphNode, ...]:
-    """The same nodes, knowing to which fusion they belong.
+    """The same nodes, knowing to which fusions they belong.
 
     Args:
         nodes: Nodes of the graph before the pass.
         regions: For each fusion, the names of its nodes.
         fused: The fusions.
     """
-    index = {name: i for i, names in enumerate(regions) for name in names}
+    found: dict[str, list[int]] = {}
+    for index, names in enumerate(regions):
+        for name in names:
+            found.setdefault(name, []).append(index)
     return tuple(
-        replace(node, fusion=index[node.name], kind=fused[index[node.name]].kind)
-        if node.name in index
+        replace(node, fusions=tuple(found[node.name]), kind=fused[found[node.name][0]].kind)
+        if node.name in found
         else node
         for node in nodes
     )
@@ -71,7 +75,7 @@ def _node(node: fx.Node) -> GraphNode:
     target = target_text(node.target)
     kind = target.removeprefix("mi300.").removesuffix("_dynamic")
     arguments = ", ".join(
-        [*(_argument(a) for a in node.args)]
+        [*(_argument(a) for a in _positional(node))]
         + [f"{name}={_argument(a)}" for name, a in node.kwargs.items()]
     )
     return GraphNode(
@@ -101,6 +105,14 @@ def value_text(value: Any) -> str:
     if isinstance(value, tuple | list):
         return f"({', '.join(value_text(item) for item in value)})"
     return "" if value is None else str(value)
+
+
+def _positional(node: fx.Node) -> Iterable[Any]:
+    """A call's arguments; where an operator of ours takes a dtype as a number, the dtype."""
+    if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "mi300":
+        names = (argument.name for argument in node.target._schema.arguments)
+        return with_dtypes(dict(zip(names, node.args, strict=False))).values()
+    return node.args
 
 
 def _argument(value: Any) -> str:
@@ -140,7 +152,8 @@ def graph_text(nodes: Sequence[GraphNode]) -> str:
             source = node.source
             lines.append(f"# {short_source(source)}")
         call = node.target if node.op in ("placeholder", "get_attr") else f"{node.target}"
-        mark = f"  # {node.kind} #{node.fusion}" if node.fusion >= 0 else ""
+        numbers = " ".join(f"#{index}" for index in node.fusions)
+        mark = f"  # {node.kind} {numbers}" if numbers else ""
         if node.op == "output":
             lines.append(f"return {node.args}")
         elif node.op in ("placeholder", "get_attr"):
@@ -199,7 +212,7 @@ def graph_graphml(graphs: Sequence[tuple[str, Sequence[GraphNode]]]) -> str:
                 f"{number}/{node.name}",
                 graph=name,
                 **{k: getattr(node, k) for k in ("op", "target", "args", "value", "source")},
-                **{"fusion": node.fusion, "kind": node.kind},
+                **{"fusions": " ".join(map(str, node.fusions)), "kind": node.kind},
             )
             for source in node.inputs:
                 joined.add_edge(f"{number}/{source}", f"{number}/{node.name}")

@@ -69,7 +69,7 @@ for (const button of document.querySelectorAll(".links button")) {
     for (const node of document.querySelectorAll(".marked")) node.classList.remove("marked");
     const { graph, fusion } = button.dataset;
     for (const pane of document.querySelectorAll(`.pane[data-graph="${graph}"]`)) {
-      const nodes = pane.querySelectorAll(`[data-fusion="${fusion}"]`);
+      const nodes = pane.querySelectorAll(`[data-fusions~="${fusion}"]`);
       for (const node of nodes) node.classList.add("marked");
       if (!nodes.length) continue;
       show(pane, nodes[0], "smooth");

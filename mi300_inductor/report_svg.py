@@ -51,7 +51,7 @@ def _box(box: Box) -> str:
     left, top = box.x - box.width / 2, _top(box.rank)
     colour = KIND_COLOURS.get(node.kind)
     fill = f' style="fill:{colour}"' if colour else ""
-    fused = f' data-fusion="{node.fusion}"' if node.fusion >= 0 else ""
+    fused = f' data-fusions="{" ".join(map(str, node.fusions))}"' if node.fusions else ""
     lines = [
         f'<g class="node{" fused" if colour else ""}"{fused}>',
         f"<title>{escape(_tip(node))}</title>",
@@ -70,6 +70,7 @@ def _box(box: Box) -> str:
 
 def _tip(node: GraphNode) -> str:
     call = f"{node.name} = {node.target}({node.args})"
-    fusion = f"{node.kind}, fusion {node.fusion}" if node.fusion >= 0 else node.kind
-    parts = [call, node.value, fusion, short_source(node.source)]
+    numbers = " and ".join(map(str, node.fusions))
+    fusions = f"{node.kind}, fusion {numbers}" if numbers else node.kind
+    parts = [call, node.value, fusions, short_source(node.source)]
     return "\n".join(part for part in parts if part)

@@ -104,8 +104,8 @@ def test_model_is_fused_and_equals_eager():
     assert report.graphs[-1].phase == "inference"
     assert "tests/test_backend.py" in report.fused[0].source
     assert "self.weight" in report.fused[0].source
-    assert [node.kind for node in report.graphs[-1].after if node.fusion == 0] == ["rms_norm"]
-    assert {node.name for node in report.graphs[-1].before if node.fusion == 0} == set(
+    assert [node.kind for node in report.graphs[-1].after if node.fusions == (0,)] == ["rms_norm"]
+    assert {node.name for node in report.graphs[-1].before if node.fusions == (0,)} == set(
         report.fused[0].nodes
     )
 

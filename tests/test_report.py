@@ -10,7 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mi300_inductor import report_files, report_graph
+from mi300_inductor import report_files, report_graph, report_page
+from mi300_inductor.dtype_codes import DTYPE_CODES
 from mi300_inductor.options import Expectation
 from mi300_inductor.report import Fusion, GraphNode, GraphReport, Rejection, Report
 from mi300_inductor.report_files import new_directory
@@ -173,8 +174,8 @@ class Page(HTMLParser):
         self.addresses += [v for k, v in given.items() if k in ("href", "src")]
         if tag not in self.VOID:
             self.open.append(tag)
-        if "data-fusion" in given and tag == "g":
-            self.shown.append(given["data-fusion"])
+        if "data-fusions" in given and tag == "g":
+            self.shown.append(given["data-fusions"])
 
     def handle_endtag(self, tag):
         if tag not in self.VOID:
@@ -191,10 +192,40 @@ def test_page_is_well_formed_and_needs_nothing_else(tmp_path):
     assert page.open == []
     assert page.addresses == []
     assert page.shown == ["0"] * 6
+    assert '[data-fusions~="${fusion}"]' in report_page.SCRIPT
     text = "\n".join(page.words)
     assert "the two halves <are> & swapped" in text
     assert "Graph 1/0 <forward>" in text
     assert "mul = aten.mul.Tensor(mean)\nf32[2, s0]\nrms_norm, fusion 0\n" + SOURCE in text
+
+
+def test_a_call_of_several_fusions_shows_them_all():
+    """The third row of the first graph belongs to both fusions, in every kind of file."""
+    regions = [("pow", "mul"), ("mean", "mul")]
+    nodes = report_graph.mark_fusions(chain(["pow", "mean", "mul"]), regions, [fusion(), fusion()])
+    assert [node.fusions for node in nodes[1:4]] == [(0,), (1,), (0, 1)]
+    assert "mul.Tensor(mean)  # rms_norm #0 #1\n" in report_graph.graph_text(nodes)
+    assert '<data key="d6">0 1</data>' in report_graph.graph_graphml([("one", nodes)])
+    page = Page()
+    page.feed(report_html(Report.of((graph_report(before=nodes),))))
+    assert page.shown == ["0", "1", "0 1"]
+    assert "rms_norm, fusion 0 and 1" in "\n".join(page.words)
+
+
+def test_dtypes_of_operators_are_names():
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    code = DTYPE_CODES
+    args = (x, None, 1e-6, 0.0, code[torch.float32], code[torch.bfloat16], [x])
+    args = (*args, code[torch.float8_e4m3fnuz], "div", 5, -240.0, 240.0, False)
+    graph.call_function(torch.ops.mi300.rms_norm_quant.default, args)
+    graph.call_function(torch.ops.mi300.silu_mul.default, (x, x, None, 15, 6))
+    gm = torch.fx.GraphModule(torch.nn.Module(), graph)
+    texts = [node.args for node in report_graph.snapshot(gm)[1:]]
+    assert texts == [
+        "x, None, 1e-06, 0.0, f32, bf16, [x], e4m3fnuz, div, f16, -240.0, 240.0, False",
+        "x, x, None, bf16, f32",
+    ]
 
 
 def test_page_of_an_empty_report(tmp_path):

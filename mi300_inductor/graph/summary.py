@@ -47,15 +47,18 @@ def describe_fusion(
 def describe_merge(fused: Sequence[Fusion], together: Sequence[int]) -> tuple[Fusion, ...]:
     """The entries, of which some run as one call: that is one launch, counted for the first."""
     members = [fused[index] for index in together]
-    names = ", ".join(member.outputs[0] for member in members)
-    merged = {
-        index: replace(
+    first, *others = [member.outputs[0] for member in members]
+    merged = {}
+    for index in together:
+        effect = f"saves 1 launch: it runs in that of {first}"
+        if index == together[0]:
+            effect = f"one launch for {', '.join(others)} as well"
+        merged[index] = replace(
             fused[index],
-            op=f"{fused[index].op} in one call for {names}",
+            op=f"{fused[index].op} in one call for {', '.join([first, *others])}",
             launches_after=1 if index == together[0] else 0,
+            saving=f"{effect}; alone: {fused[index].saving}",
         )
-        for index in together
-    }
     return tuple(merged.get(index, fusion) for index, fusion in enumerate(fused))
 
 

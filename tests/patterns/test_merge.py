@@ -42,6 +42,9 @@ def test_three_matmuls_of_a_norm_are_one_call():
     assert launches == [1, 0, 0]
     texts = [f.op for f in result.fused if f.kind == "skinny_gemm"]
     assert all("in one call for mm, mm_1, mm_2" in text for text in texts)
+    savings = [f.saving.partition("; alone: ")[0] for f in result.fused if f.kind == "skinny_gemm"]
+    saved = "saves 1 launch: it runs in that of mm"
+    assert savings == ["one launch for mm_1, mm_2 as well", saved, saved]
 
 
 def test_more_than_the_most_are_several_calls():
