@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from mi300_inductor.shown import shown
+
 # The numbers of c10::ScalarType, which saved models contain and which therefore do not change.
 DTYPE_CODES: dict[torch.dtype, int] = {
     **{torch.uint8: 0, torch.int8: 1, torch.int16: 2, torch.int32: 3, torch.int64: 4},
@@ -31,10 +33,10 @@ def code(dtype: torch.dtype) -> int:
     """
     try:
         return DTYPE_CODES[dtype]
-    except KeyError:
+    except (KeyError, TypeError):
         raise RuntimeError(
-            f"mi300_inductor: unsupported dtype; got {dtype}, expected float32, bfloat16, float16 "
-            "or an FP8 dtype. Choose one of these."
+            f"ops: unsupported dtype; got {shown(dtype)}, expected torch.float32, bfloat16, "
+            "float16, float8_e4m3fn, float8_e4m3fnuz or float8_e5m2. Choose one of these."
         ) from None
 
 

@@ -1,8 +1,7 @@
 """The one file that touches private parts of Dynamo, AOTAutograd and Inductor.
 
-Everything the backend needs from them has a small function here, so that a new torch is one file
-to look at. Written for torch 2.11 to 2.14. What differs: 2.11 takes one custom pass per hook, later
-versions a list.
+Everything the backend needs from them is a small function here: a new torch is one file to look
+at. Written for torch 2.11 to 2.14, of which 2.11 takes one custom pass per hook, later ones a list.
 """
 
 from __future__ import annotations
@@ -15,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+
+from mi300_inductor.shown import shown
 
 if TYPE_CHECKING:
     from torch._inductor.custom_graph_pass import CustomGraphPass as CustomGraphPass
@@ -55,7 +56,7 @@ def inductor_patches(mode: str | None, options: Mapping[str, Any]) -> dict[str, 
         config: dict[str, Any] = wrapper(mode, dict(options), None).config
     except RuntimeError as error:
         raise RuntimeError(
-            f"options: Inductor refuses a value; got mode={mode!r}, options={dict(options)!r}, "
+            f"options: Inductor refuses a value; got {mode=}, options={shown(dict(options))}, "
             f"expected what torch.compile accepts. Its own words: {error}"
         ) from error
     return config
@@ -276,8 +277,7 @@ def record_artifact(name: str, data: dict[str, Any]) -> None:
 
 def compile_id() -> str:
     """Dynamo's name of the compilation in progress, for example `0/1`; empty outside of one."""
-    context = _private("torch._guards", "CompileContext")
-    current = context.current_compile_id()
+    current = _private("torch._guards", "CompileContext").current_compile_id()
     return "" if current is None else str(current)
 
 

@@ -15,6 +15,7 @@ from mi300_inductor.op_targets import (
     ROUND_NOT,
     DynamicTarget,
     Target,
+    dtype_of,
     dynamic_settings,
     scale_list,
     static_settings,
@@ -46,8 +47,8 @@ def rms_norm(
     Raises:
         RuntimeError: for a weight of another length, other dtypes, or several devices.
     """
-    codes = (code(norm_dtype), code(y_dtype or x.dtype))
-    y: Tensor = overload("rms_norm")(x, weight, eps, weight_offset, *codes)
+    norm = _norm("rms_norm", x, weight, eps, weight_offset, norm_dtype, y_dtype)
+    y: Tensor = overload("rms_norm")(x, *norm)
     return y
 
 
@@ -82,7 +83,7 @@ def add_rms_norm(
     Raises:
         RuntimeError: as `rms_norm`, and if `residual` has another shape.
     """
-    norm = (weight, eps, weight_offset, code(norm_dtype), code(y_dtype or x.dtype))
+    norm = _norm("add_rms_norm", x, weight, eps, weight_offset, norm_dtype, y_dtype)
     y, total = overload("add_rms_norm")(*_sum(x, residual, sum_dtype, residual_dtype), *norm)
     return y, total
 
@@ -115,7 +116,7 @@ def rms_norm_quant(
     Raises:
         RuntimeError: as `rms_norm`, and for a format or scale that is not supported.
     """
-    norm = (weight, eps, weight_offset, code(norm_dtype), code(y_dtype or x.dtype))
+    norm = _norm("rms_norm_quant", x, weight, eps, weight_offset, norm_dtype, y_dtype)
     settings = static_settings("rms_norm_quant", x, target)
     q, y = overload("rms_norm_quant")(x, *norm, scale_list("rms_norm_quant", scales), *settings)
     return q, y if settings[-1] else None
@@ -145,7 +146,7 @@ def add_rms_norm_quant(
     Raises:
         RuntimeError: as those two.
     """
-    norm = (weight, eps, weight_offset, code(norm_dtype), code(y_dtype or x.dtype))
+    norm = _norm("add_rms_norm_quant", x, weight, eps, weight_offset, norm_dtype, y_dtype)
     settings = static_settings("add_rms_norm_quant", x, target)
     added = _sum(x, residual, sum_dtype, residual_dtype)
     q, total, y = overload("add_rms_norm_quant")(
@@ -173,7 +174,7 @@ def rms_norm_quant_dynamic(
     Raises:
         RuntimeError: as `rms_norm`, and if `group_size` does not divide hidden.
     """
-    norm = (weight, eps, weight_offset, code(norm_dtype), code(y_dtype or x.dtype))
+    norm = _norm("rms_norm_quant_dynamic", x, weight, eps, weight_offset, norm_dtype, y_dtype)
     settings = dynamic_settings("rms_norm_quant_dynamic", x, target)
     q, scale, y = overload("rms_norm_quant_dynamic")(x, *norm, *settings)
     return q, scale, y if settings[-1] else None
@@ -202,11 +203,25 @@ def add_rms_norm_quant_dynamic(
     Raises:
         RuntimeError: as `add_rms_norm`, and if `group_size` does not divide hidden.
     """
-    norm = (weight, eps, weight_offset, code(norm_dtype), code(y_dtype or x.dtype))
+    norm = _norm("add_rms_norm_quant_dynamic", x, weight, eps, weight_offset, norm_dtype, y_dtype)
     settings = dynamic_settings("add_rms_norm_quant_dynamic", x, target)
     added = _sum(x, residual, sum_dtype, residual_dtype)
     q, scale, total, y = overload("add_rms_norm_quant_dynamic")(*added, *norm, *settings)
     return q, scale, total, y if settings[-1] else None
+
+
+def _norm(
+    op: str,
+    x: Tensor,
+    weight: Tensor | None,
+    eps: float,
+    weight_offset: float,
+    norm_dtype: torch.dtype,
+    y_dtype: torch.dtype | None,
+) -> tuple[Any, ...]:
+    """The operators' arguments from `weight` to `y_dtype`."""
+    kind = dtype_of(op, x)
+    return weight, eps, weight_offset, code(norm_dtype), code(y_dtype or kind)
 
 
 def _sum(

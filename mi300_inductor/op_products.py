@@ -14,10 +14,12 @@ from mi300_inductor.op_schemas import overload
 from mi300_inductor.op_targets import (
     DynamicTarget,
     Target,
+    dtype_of,
     dynamic_settings,
     scale_list,
     static_settings,
 )
+from mi300_inductor.shown import shown
 
 
 def silu_mul(
@@ -46,7 +48,7 @@ def silu_mul(
     Raises:
         RuntimeError: if the shapes differ, for other dtypes, or several devices.
     """
-    dtypes = _dtypes(gate, sigmoid_dtype, act_dtype, y_dtype)
+    dtypes = _dtypes("silu_mul", gate, sigmoid_dtype, act_dtype, y_dtype)
     y: Tensor = overload("silu_mul")(gate, up, *dtypes)
     return y
 
@@ -77,7 +79,7 @@ def silu_mul_quant(
     Raises:
         RuntimeError: as `silu_mul`, and for a format or scale that is not supported.
     """
-    dtypes = _dtypes(gate, sigmoid_dtype, act_dtype, y_dtype)
+    dtypes = _dtypes("silu_mul_quant", gate, sigmoid_dtype, act_dtype, y_dtype)
     settings = static_settings("silu_mul_quant", gate, target)
     q, y = overload("silu_mul_quant")(
         gate, up, *dtypes, scale_list("silu_mul_quant", scales), *settings
@@ -103,20 +105,22 @@ def silu_mul_quant_dynamic(
     Raises:
         RuntimeError: as `silu_mul`, and if `group_size` does not divide the width.
     """
-    dtypes = _dtypes(gate, sigmoid_dtype, act_dtype, y_dtype)
+    dtypes = _dtypes("silu_mul_quant_dynamic", gate, sigmoid_dtype, act_dtype, y_dtype)
     settings = dynamic_settings("silu_mul_quant_dynamic", gate, target)
     q, scale, y = overload("silu_mul_quant_dynamic")(gate, up, *dtypes, *settings)
     return q, scale, y if settings[-1] else None
 
 
 def _dtypes(
+    op: str,
     gate: Tensor,
     sigmoid_dtype: torch.dtype | None,
     act_dtype: torch.dtype | None,
     y_dtype: torch.dtype | None,
 ) -> tuple[int | None, int, int]:
+    kind = dtype_of(op, gate)
     sigmoid = None if sigmoid_dtype is None else code(sigmoid_dtype)
-    return sigmoid, code(act_dtype or gate.dtype), code(y_dtype or gate.dtype)
+    return sigmoid, code(act_dtype or kind), code(y_dtype or kind)
 
 
 def skinny_gemm(
@@ -148,7 +152,8 @@ def skinny_gemm(
         RuntimeError: if shapes or dtypes do not fit, or scales are missing or too many.
     """
     if out_dtype is None:
-        out_dtype = torch.bfloat16 if a.dtype in FP8_DTYPES else a.dtype
+        kind = dtype_of("skinny_gemm", a)
+        out_dtype = torch.bfloat16 if kind in FP8_DTYPES else kind
     out: Tensor = overload("skinny_gemm")(a, weight, scale_a, scale_b, bias, addend, out_dtype)
     return out
 
@@ -179,12 +184,18 @@ def skinny_gemm_list(
     Raises:
         RuntimeError: as `skinny_gemm`, and if the lists differ in length.
     """
+    if isinstance(a, Tensor):
+        raise TypeError(
+            f"skinny_gemm_list: the operands are no lists; got {shown(a)}, expected one tensor for "
+            "each matmul. Put it into a list, or call skinny_gemm."
+        )
     if not a:
         raise RuntimeError(
             "skinny_gemm_list: there is nothing to multiply; got no tensors, expected one or more. "
             "Leave the call out."
         )
     if out_dtype is None:
-        out_dtype = torch.bfloat16 if a[0].dtype in FP8_DTYPES else a[0].dtype
+        kind = dtype_of("skinny_gemm_list", a[0])
+        out_dtype = torch.bfloat16 if kind in FP8_DTYPES else kind
     out: list[Tensor] = overload("skinny_gemm_list")(a, weight, scale_a, scale_b, bias, out_dtype)
     return out

@@ -11,6 +11,7 @@ from torch import Tensor
 from mi300_inductor.arch import CPU, detect
 from mi300_inductor.dtype_codes import code
 from mi300_inductor.op_checks import FP8_DTYPES
+from mi300_inductor.shown import shown
 
 ROUND_NOT = torch.float32
 
@@ -63,10 +64,24 @@ def scale_list(op: str, scales: Tensor | Sequence[Tensor]) -> list[Tensor]:
     listed = [scales] if isinstance(scales, Tensor) else scales
     if not isinstance(listed, list | tuple) or not all(isinstance(s, Tensor) for s in listed):
         raise TypeError(
-            f"{op}: the scales are no tensors; got {scales!r}, expected an fp32 tensor of one "
+            f"{op}: the scales are no tensors; got {shown(scales)}, expected an fp32 tensor of one "
             "element, or a list of them. Make one with torch.tensor([scale])."
         )
     return list(listed)
+
+
+def dtype_of(op: str, x: Tensor) -> torch.dtype:
+    """The dtype of an operator's first input.
+
+    Raises:
+        TypeError: for anything but a tensor.
+    """
+    if not isinstance(x, Tensor):
+        raise TypeError(
+            f"{op}: the input is no tensor; got {shown(x)}, expected a tensor of rows. Make one "
+            "with torch.tensor."
+        )
+    return x.dtype
 
 
 def static_settings(op: str, x: Tensor, given: Target) -> tuple[Any, ...]:

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from mi300_inductor.shown import shown
+
 KINDS = (
     "rms_norm",
     "add_rms_norm",
@@ -86,6 +88,11 @@ class Options:
         """
         from mi300_inductor.inductor import inductor_patches, option_names
 
+        if options is not None and not isinstance(options, Mapping):
+            raise RuntimeError(
+                f"options: the options are no dict; got {shown(options)}, expected for example "
+                "{'strict': True}. Pass a dict."
+            )
         given = dict(options or {})
         inner_mode = given.pop("mode", None)
         if mode and inner_mode and mode != inner_mode:
@@ -99,7 +106,7 @@ class Options:
         for name in given:
             if not isinstance(name, str):
                 raise RuntimeError(
-                    f"options: a name is no string; got {name!r}, expected one of "
+                    f"options: a name is no string; got {shown(name)}, expected one of "
                     f"{', '.join(_own_names())}. Write it in quotes."
                 )
             if name.replace("-", "_") not in known:
@@ -134,13 +141,12 @@ def _unknown_name(name: str, inductor_names: Iterable[str]) -> str:
     own = sorted([*_own_names(), "mode"])
     # What Inductor accepts but keeps to itself is not worth proposing.
     names = sorted(n for n in inductor_names if not n.startswith("_") and not n.isupper())
-    groups = sorted({f"{n.partition('.')[0]}.*" if "." in n else n for n in names})
     close = difflib.get_close_matches(name, [*own, *names], 1)
     guess = f"Did you mean {close[0]!r}? " if close else ""
     return (
-        f"options: unknown name; got {name!r}, expected one of {', '.join(own)}, or an option of "
-        f"Inductor. {guess}Remove it or choose a valid name. "
-        f"Options of Inductor: {', '.join(groups)}."
+        f"options: unknown name; got {shown(name)}, expected one of {', '.join(own)}, or an option "
+        f"of Inductor. {guess}Remove it or choose a valid name; torch._inductor.list_options() "
+        "lists Inductor's."
     )
 
 
@@ -152,7 +158,7 @@ def check_kind(where: str, kind: Any, prefix: str = "") -> str:
     """
     if kind not in KINDS:
         raise RuntimeError(
-            f"options: unknown kind in {where}; got {(prefix + kind if prefix else kind)!r}, "
+            f"options: unknown kind in {where}; got {shown(prefix + kind if prefix else kind)}, "
             f"expected one of {', '.join(KINDS)}. Choose one of these."
         )
     return str(kind)
@@ -161,7 +167,7 @@ def check_kind(where: str, kind: Any, prefix: str = "") -> str:
 def _parse_bool(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise RuntimeError(
-            f"options: {name} is a switch; got {value!r}, expected True or False. Pass a bool."
+            f"options: {name} is a switch; got {shown(value)}, expected True or False. Pass a bool."
         )
     return value
 
@@ -171,7 +177,7 @@ def _parse_directory(value: Any) -> str | None:
         return None
     if not isinstance(value, str | os.PathLike) or not os.fspath(value):
         raise RuntimeError(
-            f"options: debug_dir is a path; got {value!r}, expected a directory name. "
+            f"options: debug_dir is a path; got {shown(value)}, expected a directory name. "
             "Pass a string or a pathlib.Path."
         )
     if os.path.exists(value) and not os.path.isdir(value):
@@ -185,7 +191,7 @@ def _parse_directory(value: Any) -> str | None:
 def _parse_disable(value: Any) -> frozenset[str]:
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise RuntimeError(
-            f"options: disable is a list of kinds; got {value!r}, expected for example "
+            f"options: disable is a list of kinds; got {shown(value)}, expected for example "
             "['skinny_gemm']. Put the kind into a list."
         )
     return frozenset(check_kind("disable", kind) for kind in value)
@@ -194,7 +200,7 @@ def _parse_disable(value: Any) -> frozenset[str]:
 def _parse_expect(value: Any) -> tuple[Expectation, ...]:
     if not isinstance(value, Mapping):
         raise RuntimeError(
-            f"options: expect is a dict; got {value!r}, expected for example "
+            f"options: expect is a dict; got {shown(value)}, expected for example "
             "{'silu_mul_quant': 32}. Pass {kind: number} or {kind: (low, high)}."
         )
     return tuple(_parse_expectation(name, bounds) for name, bounds in value.items())
@@ -207,7 +213,7 @@ def _parse_expectation(name: Any, bounds: Any) -> Expectation:
     good = len(pair) == 2 and all(type(n) is int and n >= 0 for n in pair) and pair[0] <= pair[1]
     if not good:
         raise RuntimeError(
-            f"options: expect[{name!r}] is a number of fusions; got {bounds!r}, expected an int "
-            "or (low, high) with 0 <= low <= high. Pass one of these."
+            f"options: expect[{name!r}] is a number of fusions; got {shown(bounds)}, expected an "
+            "int or (low, high) with 0 <= low <= high. Pass one of these."
         )
     return Expectation(kind, pair[0], pair[1], is_total)

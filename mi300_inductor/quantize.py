@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from mi300_inductor.fp8_linear import SCALE_MIN, convert_
+from mi300_inductor.shown import shown
 
 Activations = Literal["static", "per_token"]
 Weights = Literal["per_tensor", "per_channel"]
@@ -107,11 +108,12 @@ def device_dtype(device: torch.device) -> torch.dtype:
 
 
 def _check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
-    if value not in allowed:
+    if not any(type(value) is type(choice) and value == choice for choice in allowed):
         listed = " or ".join(str(choice) for choice in allowed)
-        raise ValueError(
-            f"quantize_: unknown {name}; got {value}, expected {listed}. Choose one of these."
-        )
+        given = str(value) if isinstance(value, str) else shown(value)
+        is_input = not isinstance(value, (str, torch.dtype)) and isinstance(value, Iterable)
+        advice = "Pass inputs as calibrate=" if is_input else "Choose one of these"
+        raise ValueError(f"quantize_: unknown {name}; got {given}, expected {listed}. {advice}.")
 
 
 def _names(skip: object) -> tuple[str, ...]:
@@ -119,8 +121,8 @@ def _names(skip: object) -> tuple[str, ...]:
     for name in names:
         if not isinstance(name, str):
             raise TypeError(
-                f"quantize_: skip is a list of names; got {name!r}, expected strings. Name the "
-                "layers as model.named_modules() does, or pass () to skip none."
+                f"quantize_: skip is a list of names; got {shown(name)}, expected strings. Name "
+                "the layers as model.named_modules() does, or pass () to skip none."
             )
     return names
 
@@ -133,8 +135,8 @@ def _check_calibration(activations: str, calibrate: object) -> None:
         )
     if calibrate is not None and not isinstance(calibrate, Iterable):
         raise ValueError(
-            f"quantize_: calibrate is no collection; got {calibrate!r}, expected an iterable of "
-            "model inputs. Pass [input]."
+            f"quantize_: calibrate is no collection; got {shown(calibrate)}, expected an iterable "
+            "of model inputs. Pass [input]."
         )
     if isinstance(calibrate, (Tensor, Mapping, str)):
         raise ValueError(

@@ -223,6 +223,9 @@ class Report:
         yEd and others, each with all graphs (from `last_report`, the newest). Files of the same
         names are replaced. Under torch.distributed each rank writes into its own `rank_N` below
         the directory.
+
+        Raises:
+            OSError: if the directory cannot be made or written.
         """
         from mi300_inductor.report_files import save_report
 

@@ -120,10 +120,33 @@ def test_tensors_of_several_devices_are_refused_wherever_they_are(op, args):
             getattr(mi.ops, op)(*mixed)
 
 
-@pytest.mark.parametrize("scales", [0.5, [0.5], "0.5", None])
+@pytest.mark.parametrize("scales", [0.5, [0.5], "0.5", None, [*torch.rand(3, 400), 1.0]])
 def test_scales_that_are_no_tensors_are_refused(scales):
-    with pytest.raises(TypeError, match="rms_norm_quant: the scales are no tensors; got"):
+    with pytest.raises(TypeError, match="rms_norm_quant: the scales are no tensors; got") as error:
         mi.ops.rms_norm_quant(rows(), None, scales)
+    assert len(str(error.value)) < 300
+
+
+@pytest.mark.parametrize("op", [op for op in mi.ops.SCHEMAS if op != "skinny_gemm_list"])
+def test_an_input_that_is_no_tensor_is_refused(op):
+    for given in ([1.0, 2.0], list(range(3000)), None):
+        with pytest.raises(TypeError, match=f"^{op}: the input is no tensor; got") as error:
+            getattr(mi.ops, op)(given, *[rows()] * (2 + op.startswith("add")))
+        assert len(str(error.value)) < 300
+
+
+def test_operands_that_are_no_lists_are_refused():
+    with pytest.raises(TypeError, match=r"skinny_gemm_list: .* no lists; got a tensor bfloat16\["):
+        mi.ops.skinny_gemm_list(rows(), rows())
+    with pytest.raises(TypeError, match="skinny_gemm_list: the input is no tensor; got 3"):
+        mi.ops.skinny_gemm_list([3], [rows()])
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e8m0fnu, torch.qint8, "bf16", [torch.float32]])
+def test_dtypes_that_no_operator_takes_are_named_and_the_others_listed(dtype):
+    for name in ("y_dtype", "q_dtype"):
+        with pytest.raises(RuntimeError, match="unsupported dtype; got .* expected torch.float32,"):
+            mi.ops.rms_norm_quant(rows(), None, torch.ones(1), **{name: dtype})
 
 
 def test_a_list_of_no_matmuls_is_refused():

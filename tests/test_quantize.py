@@ -287,6 +287,16 @@ def unused_layer() -> nn.Module:
 X = torch.ones(2, 48).bfloat16()
 BAD_INPUT = {
     "activations": (small_model, {"activations": "dynamic"}, "unknown activations; got dynamic"),
+    "inputs in the place of activations": (
+        small_model,
+        {"activations": [torch.ones(300, 48)]},
+        r"unknown activations; got \[a tensor float32\[300, 48\]\], .* Pass inputs as calibrate=.$",
+    ),
+    "one input there": (
+        small_model,
+        {"activations": torch.ones(300, 48)},
+        r"unknown activations; got a tensor float32\[300, 48\], .* Pass inputs as calibrate=.$",
+    ),
     "weights": (small_model, {"calibrate": [X], "weights": "row"}, "unknown weights; got row"),
     "dtype": (
         small_model,

@@ -131,9 +131,28 @@ def test_bytes_are_added_with_symbols():
 
 def test_a_file_in_the_way_is_named(tmp_path):
     (tmp_path / "out").write_text("mine")
-    with pytest.raises(NotADirectoryError, match="report: cannot make the directory; got .*out"):
-        Report.of((graph_report(),)).save(tmp_path / "out")
+    report = Report.of((graph_report(),))
+    for directory in (tmp_path / "out", tmp_path / "out" / "deep"):
+        words = f"report: the directory {directory} cannot be written; got .* for .*/out"
+        with pytest.raises(NotADirectoryError, match=words):
+            report.save(directory)
+        with pytest.raises(NotADirectoryError, match=words):
+            new_directory(directory, "0/0 inference")
     assert (tmp_path / "out").read_text() == "mine"
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "report.html").mkdir()
+    with pytest.raises(IsADirectoryError, match="cannot be written; got Is a directory for .*html"):
+        Report.of((graph_report(),)).save(tmp_path)
+
+
+def test_files_are_utf_8_whatever_the_locale(tmp_path, monkeypatch):
+    monkeypatch.setattr("locale.getpreferredencoding", lambda *_: "ascii")
+    monkeypatch.setattr("locale.getencoding", lambda: "ascii", raising=False)
+    Report.of((graph_report(rejected=(replace(refusal(), reason="größer"),)),)).save(tmp_path)
+    assert "größer" in (tmp_path / "report.txt").read_bytes().decode()
+    assert "→" in (tmp_path / "report.html").read_bytes().decode()
 
 
 def test_saved_files_can_be_read_back(tmp_path):

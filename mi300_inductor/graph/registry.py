@@ -16,6 +16,7 @@ import torch
 from mi300_inductor.graph.meaning import Meaning
 from mi300_inductor.graph.spelling import compile_spelling
 from mi300_inductor.inductor import decomposition_table
+from mi300_inductor.shown import shown
 
 Function = TypeVar("Function", bound=Callable[..., torch.Tensor])
 
@@ -80,7 +81,7 @@ def spelling(meaning_name: str) -> Callable[[Function], Function]:
     known = {meaning.name: meaning for meaning in meanings()}
     if meaning_name not in known:
         raise ValueError(
-            f"spelling: unknown meaning; got {meaning_name!r}, expected one of "
+            f"spelling: unknown meaning; got {shown(meaning_name)}, expected one of "
             f"{', '.join(known)}. A new meaning needs a file in patterns/."
         )
     meaning = known[meaning_name]

@@ -27,6 +27,7 @@ from mi300_inductor.graph.canonicalise import Canonicaliser, writes
 from mi300_inductor.graph.term import Term, held_dtype, operand_classes, strip, strip_widening
 from mi300_inductor.graph.words import describe, in_words, shape_text
 from mi300_inductor.inductor import outside_fake_mode
+from mi300_inductor.shown import shown
 
 COMMUTATIVE = frozenset({"add", "mul"})
 ELEMENTWISE = frozenset({"add", "mul", "div", "sub", "max", "min"})
@@ -262,8 +263,8 @@ def compile_spelling(
     output = module.graph.find_nodes(op="output")[0].args[0]
     if not isinstance(output, torch.fx.Node):
         raise ValueError(
-            f"spelling {function.__name__}: wrong result; got {output!r}, expected one tensor. "
-            "Return the value of the formula alone."
+            f"spelling {function.__name__}: wrong result; got {shown(output)}, expected one "
+            "tensor. Return the value of the formula alone."
         )
     placeholders = module.graph.find_nodes(op="placeholder")
     variables = {canonical.term(p): n for p, n in zip(placeholders, tensors, strict=True)}
