@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import logging
 import os
 import shutil
 import stat
@@ -18,6 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 CACHE_VARIABLE = "MI300_INDUCTOR_CACHE_DIR"
+
+log = logging.getLogger(__name__)
 
 
 def cache_dir() -> Path:
@@ -79,7 +82,7 @@ def cached(key_parts: Iterable[object], name: str, builder: Callable[[Path], Non
     entry = root / hash_key((name, *key_parts))[:40]
     if _is_intact(entry, name):
         return entry / name
-    with _locked(root / f"{entry.name}.lock"):
+    with _locked(root / f"{entry.name}.lock", name):
         if _is_intact(entry, name):
             return entry / name
         scratch = Path(tempfile.mkdtemp(prefix="tmp-", dir=root))
@@ -106,8 +109,12 @@ def _is_intact(entry: Path, name: str) -> bool:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(path: Path, name: str) -> Iterator[None]:
     """Holds a lock between processes; threads of one process exclude each other too."""
     with open(path, "w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.warning("waiting for %s, which another process or thread is building", name)
+            fcntl.flock(handle, fcntl.LOCK_EX)
         yield
