@@ -30,6 +30,8 @@ Matmul (`skinny_gemm`), accumulated in fp32, deterministic:
     with addend: out = round_to(out_dtype, out + addend)
     a is [m, k], weight [n, k] (as nn.Linear stores it), scale_a one value or m, scale_b one value
     or n, bias [n], addend [m, n] or [n]. Scales go with FP8 operands and with no others.
+    Sums that leave fp32's range on their way are infinite if all terms have one sign; otherwise the
+    order decides between infinity and NaN, here as in every matmul. So does scale_a * scale_b.
     `skinny_gemm_list` does several that share m, k and dtypes; on a GPU their sums over k may be
     split otherwise than those of single calls.
 

@@ -85,6 +85,22 @@ def test_nan_and_infinity_propagate(pair, rng):
         assert torch.equal(got.isinf(), expected.isinf()), rng.drawn_seed
 
 
+@pytest.mark.parametrize("dtype", [F32, BF16])
+def test_sums_of_one_sign_that_overflow_are_infinite(dtype, rng):
+    """As in any order; of sums that overflow with both signs the order makes NaN or infinity."""
+    for m, n, k in ((1, 7, 33), (5, 40, 600), (17, 100, 64)):
+        a, weight = (2.0**62 * (1 + torch.rand(size, k)) for size in (m, n))
+        weight[:, 3:] *= 2.0**10
+        weight[::3] *= -1
+        weight[1] = 2.0**-80
+        a, weight = a.to(dtype), weight.to(dtype)
+        got = torch.ops.mi300.skinny_gemm(a, weight, None, None, None, None, dtype)
+        want = torch.nn.functional.linear(a, weight)
+        assert torch.equal(got.isinf(), want.isinf()) and not got.isnan().any(), rng.drawn_seed
+        assert torch.equal(got[got.isinf()], want[want.isinf()])
+        assert want.isinf().sum() == m * (n - 1)
+
+
 def error_of(result, exact):
     return (result.double() - exact).square().mean().sqrt().item()
 

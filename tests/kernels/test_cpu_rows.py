@@ -60,6 +60,15 @@ def test_nan_and_infinity_propagate(op, rng):
         check_call(op, make_args(op, rng, (9, 129), [F32, BF16, F16], True), rng.drawn_seed)
 
 
+@pytest.mark.parametrize("op", [op for op in ROW_OPS if "norm" in op])
+def test_squares_that_overflow_propagate_as_in_the_formula(op, rng):
+    """Their sum is infinite in any order, so the row is zero; what overflows before is NaN."""
+    for exponent in (64, 100, 126):
+        args = make_args(op, rng, (9, 129), [F32, BF16])
+        args[0] *= 2.0**exponent
+        check_call(op, args, rng.drawn_seed)
+
+
 @pytest.mark.parametrize("op", ROW_OPS)
 @pytest.mark.parametrize("shape", [(5,), (2, 3, 64), (2, 1, 3, 17), (1, 2, 1, 2, 33)])
 def test_any_number_of_dimensions(op, shape, rng):
