@@ -7,7 +7,7 @@ from torch._subclasses import FakeTensorMode
 from mi300_inductor import ops
 
 from . import reference
-from .gemm_cases import BF16, E5M2, F16, F32, FN, FNUZ, check_call, make_args, values
+from .gemm_cases import BF16, E5M2, F16, F32, FN, FNUZ, PAIRS, check_call, make_args, values
 
 pytestmark = pytest.mark.usefixtures("poisoned_outputs")
 
@@ -149,6 +149,21 @@ def test_bad_input_is_refused_with_advice(args, message):
     with mode, pytest.raises(RuntimeError) as caught:
         torch.ops.mi300.skinny_gemm(*fakes)
     assert str(caught.value) == text, "a compiled call fails in other words"
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_a_list_gives_the_bits_of_single_calls(pair, rng):
+    out_dtype = rng.choice([F32, BF16, F16])
+    has_bias = rng.choice([False, True])
+    singles = []
+    for n in (17, 40, 64):
+        a, weight, *scales, _, _, _ = make_args(rng, 5, n, 70, *pair)
+        singles.append((a, weight, *scales, values((n,), F32) if has_bias else None))
+    lists = [None if one[0] is None else list(one) for one in zip(*singles, strict=True)]
+    got = torch.ops.mi300.skinny_gemm_list(*lists, out_dtype)
+    for result, args in zip(got, singles, strict=True):
+        want = torch.ops.mi300.skinny_gemm(*args, None, out_dtype)
+        assert torch.equal(result, want) and result.dtype == out_dtype, rng.drawn_seed
 
 
 @pytest.mark.parametrize("pair", [(FN, FN), (FNUZ, E5M2), (BF16, BF16), (F16, F16), (F32, F32)])
