@@ -47,6 +47,8 @@ class Timing:
         generated_rows: The same for the rate of one compute unit in a generated reduction.
         matrix_share: Part of the peak that a matmul reaches.
         generated_launch: Of a generated kernel, where it differs from `launch`.
+        is_launch_shared: Whether generated kernels that follow one another are launched together,
+            as the loops of one C++ function are.
         matrix_rates: Measured speeds of matmuls, which go before it.
     """
 
@@ -63,6 +65,7 @@ class Timing:
     generated_rows: float = 1.0
     matrix_share: float = 0.7
     generated_launch: float | None = None
+    is_launch_shared: bool = False
     matrix_rates: tuple[MatrixRate, ...] = ()
 
 
@@ -205,6 +208,7 @@ CPU = ArchSpec(
         bytes_in_flight=1e9,
         vector_rate=12e9,
         generated_rate=8e9,
+        is_launch_shared=True,
     ),
 )
 

@@ -50,6 +50,12 @@ def time_calls(calls: Sequence[Call], device: torch.device) -> list[float]:
     return [statistics.median(times) for times in found]
 
 
+def time_undisturbed(calls: Sequence[Call], device: torch.device, runs: int = 3) -> list[float]:
+    """The smallest of several medians of each call: what else the machine does only adds time."""
+    found = [time_calls(calls, device) for _ in range(runs)]
+    return [min(times) for times in zip(*found, strict=True)]
+
+
 def _time_graphs(calls: Sequence[Call]) -> list[float]:
     replays = 20
     graphs = []

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mi300_inductor.arch import ArchSpec
 from mi300_inductor.cost import Kernel, Sizes, at
@@ -112,7 +112,13 @@ def total(
     kernels: Iterable[Kernel], spec: ArchSpec, sizes: Sizes = (), working_set: int | None = None
 ) -> Estimate:
     """The modelled time of kernels that run one after the other."""
-    return sum((estimate(kernel, spec, sizes, working_set) for kernel in kernels), NOTHING)
+    spent, is_called = NOTHING, False
+    for kernel in kernels:
+        one = estimate(kernel, spec, sizes, working_set)
+        is_generated = kernel.source == "inductor" and spec.timing.is_launch_shared
+        spent += replace(one, launch=0.0) if is_generated and is_called else one
+        is_called = is_generated
+    return spent
 
 
 def _mix(cold: float, memory: float, cache: float) -> float:

@@ -9,6 +9,7 @@ import sympy
 import torch
 
 from benchmarks import modelled
+from mi300_inductor import cpu_timing
 from mi300_inductor.arch import CPU, GFX942, SM90, MatrixRate
 from mi300_inductor.cost import Cost, Kernel
 from mi300_inductor.graph import select, unfused
@@ -67,6 +68,45 @@ def test_one_row_does_not_fill_the_device() -> None:
         return total(select.row_operator("norm", work), GFX942).total / rows
 
     assert seconds_per_row(1) > 50 * seconds_per_row(304)
+
+
+def test_the_loops_of_one_c_function_are_called_once() -> None:
+    work = modelled.row_work("norm", "static", 4096, 8)
+    add, norm = unfused.row_kernels(work, on_gpu=False)
+    spec = replace(CPU, timing=replace(CPU.timing, generated_launch=1.0))
+    assert total((add, norm), spec).launch == 1.0
+    (ours,) = select.row_operator("norm", work)
+    assert total((add, ours, norm), spec).launch == 2.0 + CPU.timing.launch
+    on_gpu = replace(SM90, timing=replace(SM90.timing, generated_launch=1.0))
+    assert total((add, norm), on_gpu).launch == 2.0
+
+
+def test_the_constants_of_a_cpu_follow_from_what_calls_took() -> None:
+    calls = {
+        f"{s}_{f} {n}": t
+        for s, t, n in (
+            ("operator", 2e-6, "call"),
+            ("generated", 4e-6, "call"),
+            ("operator", 12e-6, "rows"),
+            ("generated", 24e-6, "rows"),
+        )
+        for f in ("norm", "activation")
+    }
+    n, k = cpu_timing._PRODUCT
+    products = {
+        f"{s} {size} {rows}": 2e-6 + 1e-6 + 3e-6 * rows
+        for s in ("operator", "library")
+        for size in (1, 2)
+        for rows in (1, 64)
+    }
+    found = cpu_timing.timing({**calls, **products, "near": 1e-4, "far": 0.1})
+    assert (found.launch, found.generated_launch) == (2e-6, 4e-6)
+    assert found.generated_rate == pytest.approx(found.vector_rate / 2)
+    assert found.bandwidth == 2 * 16384**2 / 0.1 and found.cache_bandwidth == 2 * 2**20 / 1e-4
+    assert len(found.matrix_rates) == 4
+    for rate in found.matrix_rates:
+        assert rate.flops == pytest.approx(2 * n * k / 3e-6)
+        assert rate.weights == pytest.approx(n * k / 1e-6)
 
 
 def test_symbols_take_the_numbers_they_are_given() -> None:
