@@ -20,13 +20,13 @@ from pathlib import Path
 from statistics import median
 
 import torch
-import torch._inductor.config
 import torch.nn.functional as F
 from tabulate import tabulate
 from torch import Tensor
 
 import mi300_inductor.ops  # noqa: F401  (registers the operators)
 from benchmarks.header import commit, processor
+from benchmarks.timing import compile_in_this_process
 from mi300_inductor import build
 from mi300_inductor.dtype_codes import code
 
@@ -233,7 +233,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     args = arguments()
-    torch._inductor.config.compile_threads = 1  # no compiling processes beside the timed calls
+    compile_in_this_process()
     stream, overheads, lines = {}, {}, []
     with torch.no_grad():
         for threads in args.threads:

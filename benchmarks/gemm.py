@@ -13,6 +13,7 @@ import mi300_inductor as mi
 from benchmarks.ops import device_fp8
 from benchmarks.presets import PRESETS, STANDARD_PRESETS, check_memory
 from benchmarks.results import Result
+from benchmarks.tables import counted, say
 from benchmarks.timing import Unavailable, interleave, ready, set_count
 
 METHOD = (
@@ -100,12 +101,13 @@ def measure(
     size, together = weights[0].itemsize, int(str(case.get("together", 1)))
     moved = together * (n * k * size + rows * (k * size + 2 * n))
     flops = together * 2 * rows * n * k
-    rates = {name: round(moved / sample.median / 1e3, 1) for name, sample in times.items()}
-    tflops = {name: round(flops / sample.median / 1e6, 3) for name, sample in times.items()}
+    rates = {name: round(moved / sample.median / 1e3, 4) for name, sample in times.items()}
+    tflops = {name: round(flops / sample.median / 1e6, 6) for name, sample in times.items()}
     ceiling = result.ceilings.read if result.ceilings is not None else None
     percents = {name: round(100 * rate / ceiling, 1) for name, rate in rates.items() if ceiling}
     work = {"bytes": moved, "flops": flops}
     result.add({**case, **work}, times, gbps=rates, tflops=tflops, percent=percents)
+    say(f"{case['shape']}, {case['dtype']}, {counted(rows, 'row')}", times)
 
 
 Calls = dict[str, Callable[[list[Tensor]], object]]

@@ -66,5 +66,10 @@ def block(text: str) -> str:
         return f"<div class=wide>{table}</div>"
     items = [line for line in lines if line.startswith("- ")]
     before = " ".join(line for line in lines if not line.startswith("- "))
-    listed = "".join(f"<li>{escape(item[2:])}</li>" for item in items)
-    return (f"<p>{escape(before)}</p>" if before else "") + (f"<ul>{listed}</ul>" if items else "")
+    listed = "".join(f"<li>{words(item[2:])}</li>" for item in items)
+    return (f"<p>{words(before)}</p>" if before else "") + (f"<ul>{listed}</ul>" if items else "")
+
+
+def words(text: str) -> str:
+    """Text with what stands between backticks as code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))

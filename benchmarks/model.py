@@ -13,8 +13,8 @@ from torch._inductor import config as inductor_config
 from benchmarks import breakdown, providers
 from benchmarks.presets import PRESETS, Model, Step
 from benchmarks.results import Result
-from benchmarks.tables import counted, number
-from benchmarks.timing import DryRun, Queued, Sample, Timed, Unavailable, WallClock, interleave
+from benchmarks.tables import counted, say
+from benchmarks.timing import DryRun, Queued, Timed, Unavailable, WallClock, interleave
 
 METHOD = (
     "One step of a stack of decoder layers with random weights and a static KV cache of 128 "
@@ -67,7 +67,7 @@ def measure(
     calls: dict[str, Callable[[], object]] = {}
     extra: dict[str, dict[str, object]] = {"compile_s": {}, "peak_mb": {}, "shares": {}}
     for provider in providers.chosen(options.providers, device):
-        label = f"{case['preset']}, {counted(case['rows'], 'row')}, {provider.name}"
+        label = f"{label_of(case)}, {provider.name}"
         print(f"  {label}", flush=True)
         try:
             with inductor_config.patch("triton.autotune_pointwise", options.tuned_blocks):
@@ -86,7 +86,12 @@ def measure(
         if device.type == "cuda" and options.breakdown:
             extra["shares"] = dict(profiled(calls, model, step))
     result.add(case, times, **extra)
-    say(times)
+    say(label_of(case), times)
+
+
+def label_of(case: dict[str, object]) -> str:
+    tokens = f" of {case['tokens']} tokens" if case["phase"] == "prefill" else ""
+    return f"{case['preset']}, {case['dtype']}, {counted(case['rows'], 'row')}{tokens}"
 
 
 def prepare(
@@ -156,11 +161,6 @@ def profiled(
             else breakdown.compiled_shares(one)
         )
     return found
-
-
-def say(times: dict[str, Sample]) -> None:
-    line = ", ".join(f"{name} {number(sample.median)}" for name, sample in times.items())
-    print(f"    us: {line}", flush=True)
 
 
 def release(device: torch.device) -> None:

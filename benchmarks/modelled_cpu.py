@@ -14,6 +14,7 @@ from torch import Tensor
 from benchmarks.header import commit, processor
 from benchmarks.modelled import BF16, FN, MEASURED, Line, line, matmul_work, row_work
 from benchmarks.tables import counted
+from benchmarks.timing import compile_in_this_process
 from mi300_inductor import cpu_timing, ops
 from mi300_inductor.arch import CPU
 from mi300_inductor.cost import Kernel
@@ -54,7 +55,7 @@ def on_cpu() -> Iterator[Line]:
     A machine that others use as well is now faster and now slower; constants and cases of one pass
     belong together, and of each case the pass with the median ratio is shown.
     """
-    torch._inductor.config.compile_threads = 1  # no compiling processes beside the timed calls
+    compile_in_this_process()
     device, constants = torch.device("cpu"), cpu_timing.calls()
     groups = [*cpu_rows(), *([one] for one in cpu_products())]
     cases = [case for group in groups for case in group]

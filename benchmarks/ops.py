@@ -12,6 +12,7 @@ from benchmarks import libraries, providers
 from benchmarks.chains import FAMILIES, FORMS, Case
 from benchmarks.presets import PRESETS, STANDARD_PRESETS, check_memory
 from benchmarks.results import Result
+from benchmarks.tables import counted, say
 from benchmarks.timing import Timed, Unavailable, interleave, ready, set_count
 from mi300_inductor import arch
 
@@ -78,12 +79,13 @@ def measure(case: Case, options: argparse.Namespace, device: torch.device, resul
             except Exception as error:
                 result.note(f"{name}: {type(error).__name__}: {str(error).splitlines()[0]}")
         times = interleave(timed, options.rounds, options.seconds)
-    rates = {name: round(case.bytes_moved / times[name].median / 1e3, 1) for name in times}
+    rates = {name: round(case.bytes_moved / times[name].median / 1e3, 4) for name in times}
     ceiling = result.ceilings.stream if result.ceilings is not None else None
     percents = {name: round(100 * rate / ceiling, 1) for name, rate in rates.items() if ceiling}
     extra = {"gbps": rates, "percent": percents}
     work = {"bytes": case.bytes_moved, "flops": case.operations}
     result.add({**case.record(), **work}, times, **extra)
+    say(f"{case.family} {case.form} {case.hidden}, {counted(case.rows, 'row')}", times)
     torch._dynamo.reset()
     if device.type == "cuda":
         torch.cuda.empty_cache()

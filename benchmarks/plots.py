@@ -10,7 +10,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402  (the backend is chosen first)
-from matplotlib.ticker import FuncFormatter, NullLocator  # noqa: E402
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator  # noqa: E402
 
 from benchmarks import tables  # noqa: E402
 from benchmarks.breakdown import SHARES  # noqa: E402
@@ -27,7 +27,7 @@ STYLE = {
     "svg.fonttype": "none",
     "figure.dpi": 130,
 }
-COLOURS = ("#c8102e", "#1f5fa8", "#2f8f4e", "#b06f00", "#6b4fa0", "#4d5560")
+COLOURS = ("#c8102e", "#1f5fa8", "#2f8f4e", "#b06f00", "#6b4fa0", "#4d5560", "#17a2b8", "#d6569b")
 SHARE_COLOURS = dict(
     zip(SHARES, ("#c8102e", "#e8833a", "#1f5fa8", "#7aa6d6", "#b9c0c9"), strict=True)
 )
@@ -122,8 +122,9 @@ def label(keys: dict[str, object]) -> str:
     if "preset" in keys:
         return f"{keys['preset']}, {keys['dtype']}"
     if "shape" in keys:
-        return f"{keys['shape']}, {keys['dtype']}"
-    return f"{keys['family']} {keys['form']}, {keys['hidden']}"
+        return str(keys["shape"])  # a panel's rival has one dtype
+    form = str(keys["form"]).replace("_", " ")
+    return f"{keys['family']} {form}, {keys['hidden']}"
 
 
 def roofline(result: Result) -> Any:
@@ -135,15 +136,19 @@ def roofline(result: Result) -> Any:
     figure, axes = plt.subplots(figsize=(7.5, 4.6), layout="constrained")
     intensities = [record["flops"] / record["bytes"] for record in result.records]
     low, high = min(intensities) / 2, max(intensities) * 2
-    bound = [(x, min(x * memory / 1e3, ceilings.matmul)) for x in (low, high)]
-    knee = ceilings.matmul * 1e3 / memory
-    if low < knee < high:
-        bound.insert(1, (knee, ceilings.matmul))
+    unit, scale = tables.flop_unit([ceilings.matmul])
+    top, slope = ceilings.matmul * scale, memory * scale / 1e3
+    bound = [(x, min(x * slope, top)) for x in (low, high)]
+    if low < top / slope < high:
+        bound.insert(1, (top / slope, top))
     axes.plot(*zip(*bound, strict=True), color="#4d5560", linewidth=1.6)
     for index, name in enumerate(names):
         points = [
             # side by side: providers of one case have the same operations per byte
-            (record["flops"] / record["bytes"] * 1.05**index, record["flops"] / record["us"] / 1e6)
+            (
+                record["flops"] / record["bytes"] * 1.05**index,
+                record["flops"] / record["us"] / 1e6 * scale,
+            )
             for record in result.records
             if record["provider"] == name
         ]
@@ -159,10 +164,14 @@ def roofline(result: Result) -> Any:
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("operations per byte")
-    axes.set_ylabel("TFLOP/s")
+    axes.xaxis.set_major_locator(LogLocator(2))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_ylabel(unit)
     axes.legend(fontsize=9, loc="upper left")
     axes.set_title(
-        title_of(result, f"roofline, {memory:.0f} GB/s and {ceilings.matmul:.0f} TFLOP/s (bf16)"),
+        title_of(result, f"roofline, ceilings measured: {memory:.0f} GB/s, {top:.0f} {unit}"),
         fontsize=11,
     )
     return figure

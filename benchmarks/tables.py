@@ -11,6 +11,7 @@ from tabulate import tabulate
 
 from benchmarks import breakdown, providers
 from benchmarks.results import Record, Result
+from benchmarks.timing import Sample
 
 Line = dict[str, Record]  # the records of one case by provider
 KEYS = {
@@ -67,7 +68,8 @@ def main_table(result: Result) -> str:
     rivals = [name for name in names if any(speedup(name, line) for _, line in lines(result))]
     rates = [name for name in ("gbps", "tflops") if any(name in r for r in result.records)]
     heads = [*KEYS[result.benchmark], *(f"{name} us" for name in names)]
-    heads += [{"gbps": "GB/s", "tflops": "TFLOP/s"}[rate] for rate in rates]
+    unit, scale = flop_unit([r["tflops"] for r in result.records if "tflops" in r])
+    heads += [{"gbps": "GB/s", "tflops": unit}[rate] for rate in rates]
     has_percent = any("percent" in record for record in result.records)
     heads += ["% of ceiling"] * has_percent + [f"vs {name}" for name in rivals]
     rows = []
@@ -77,7 +79,10 @@ def main_table(result: Result) -> str:
             [
                 *case,
                 *(number(line[name]["us"]) if name in line else "" for name in names),
-                *(number(ours[rate]) if rate in ours else "" for rate in rates),
+                *(
+                    number(ours[rate] * (scale if rate == "tflops" else 1)) if rate in ours else ""
+                    for rate in rates
+                ),
                 *([number(ours["percent"])] if has_percent and "percent" in ours else []),
                 *(ratio(speedup(name, line)) for name in rivals),
             ]
@@ -191,10 +196,16 @@ def markdown(result: Result) -> str:
 def ceilings_line(result: Result) -> str:
     found = result.ceilings
     assert found is not None
+    unit, scale = flop_unit([found.matmul])
     return (
         f"ceilings measured in this run: reading {found.read:.0f} GB/s, reading and writing "
-        f"{found.stream:.0f} GB/s, bf16 matmul {found.matmul:.1f} TFLOP/s"
+        f"{found.stream:.0f} GB/s, matmul {found.matmul * scale:.0f} {unit}"
     )
+
+
+def flop_unit(tflops: Sequence[float]) -> tuple[str, float]:
+    """The unit that suits some rates, and how many of it are 1 TFLOP/s."""
+    return ("TFLOP/s", 1.0) if max(tflops, default=1.0) >= 1 else ("GFLOP/s", 1e3)
 
 
 def number(value: Any) -> str:
@@ -206,6 +217,12 @@ def number(value: Any) -> str:
     size = abs(float(value))
     digits = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 3
     return f"{float(value):.{digits}f}"
+
+
+def say(case: str, times: dict[str, Sample]) -> None:
+    """Prints what was just measured."""
+    line = ", ".join(f"{name} {number(sample.median)}" for name, sample in times.items())
+    print(f"  {case}, us: {line}", flush=True)
 
 
 def counted(count: object, noun: str) -> str:

@@ -18,11 +18,14 @@ from functools import cache
 from typing import Protocol
 
 import torch
+import torch._inductor.config
 
 Call = Callable[[int], object]
 Prepare = Callable[[], None]
 GRAPH_REPLAYS_US = 2000.0  # what one measurement of a graph lasts at least
 SHORTEST_US = 1000.0  # and one by the clock on the wall
+# Rounds when nothing is said: so many, or where they last longer than LONG_S, not fewer than these.
+ROUNDS, FEWEST_ROUNDS, LONG_S = 9, 3, 2.0
 
 
 class Unavailable(Exception):
@@ -145,21 +148,27 @@ class DryRun:
         return math.nan
 
 
-def interleave(timed: Mapping[str, Timed], rounds: int, seconds: float = 0.0) -> dict[str, Sample]:
+def interleave(
+    timed: Mapping[str, Timed], rounds: int | None = None, seconds: float = 0.0
+) -> dict[str, Sample]:
     """Measures every candidate in turn, `rounds` times or for `seconds` if that is longer.
 
-    The first round only warms up.
+    Without `rounds` it is nine times, fewer where they last long. The first round only warms up.
     """
     times: dict[str, list[float]] = {name: [] for name in timed}
     for candidate in timed.values():
         candidate.run()
-    end = time.perf_counter() + seconds
-    done = 0
-    while done < rounds or time.perf_counter() < end:
+    start, done = time.perf_counter(), 0
+    while not _is_enough(done, rounds, time.perf_counter() - start, seconds):
         for name, candidate in timed.items():
             times[name].append(candidate.run())
         done += 1
     return {name: Sample.of(values) for name, values in times.items()}
+
+
+def _is_enough(done: int, rounds: int | None, spent: float, seconds: float) -> bool:
+    wanted = rounds or (FEWEST_ROUNDS if spent > LONG_S else ROUNDS)
+    return done >= wanted and spent >= seconds
 
 
 def ready(call: Call, count: int, device: torch.device, is_dry: bool = False) -> Timed:
@@ -169,6 +178,11 @@ def ready(call: Call, count: int, device: torch.device, is_dry: bool = False) ->
     if device.type == "cpu":
         return WallClock(call, device)
     return GraphReplay(call, count)
+
+
+def compile_in_this_process() -> None:
+    """Lets Inductor start no compiling processes: they take a core from what is timed on a CPU."""
+    torch._inductor.config.compile_threads = 1
 
 
 def synchronize(device: torch.device) -> None:
@@ -193,7 +207,7 @@ class Ceilings:
     Attributes:
         read: GB/s of a sum.
         stream: GB/s of an addition, reads and writes counted.
-        matmul: TFLOP/s of a large bf16 matmul.
+        matmul: TFLOP/s of a large matmul, in bf16; on a CPU in fp32 if that is faster.
     """
 
     read: float
@@ -201,24 +215,26 @@ class Ceilings:
     matmul: float
 
 
-def measure_ceilings(device: torch.device, rounds: int = 5) -> Ceilings:
-    """Measures the machine; about a second on either device."""
+def measure_ceilings(device: torch.device, rounds: int = 7) -> Ceilings:
+    """Measures the machine, the fastest of some rounds; about a second on either device."""
     is_cpu = device.type == "cpu"
     count, size = (2**26, 1024) if is_cpu else (2**28, 8192)
     a, b, out = (torch.ones(count, device=device) for _ in range(3))
-    left, right = (torch.randn(size, size, device=device).bfloat16() for _ in range(2))
-    times = interleave(
-        {
-            "read": ready(lambda _: a.sum(), 1, device),
-            "stream": ready(lambda _: torch.add(a, b, out=out), 1, device),
-            "matmul": ready(lambda _: left @ right, 1, device),
-        },
-        rounds,
-    )
+    left, right = torch.randn(2, size, size, device=device).unbind()
+    narrow_left, narrow_right = left.bfloat16(), right.bfloat16()
+    calls: dict[str, Call] = {
+        "read": lambda _: a.sum(),
+        "stream": lambda _: torch.add(a, b, out=out),
+        "bf16": lambda _: narrow_left @ narrow_right,
+    }
+    if is_cpu:
+        calls["fp32"] = lambda _: left @ right
+    timed = {name: ready(call, 1, device) for name, call in calls.items()}
+    times = {name: min(one.run() for _ in range(rounds)) for name, one in timed.items()}
     return Ceilings(
-        read=4 * count / times["read"].median / 1e3,
-        stream=12 * count / times["stream"].median / 1e3,
-        matmul=2 * size**3 / times["matmul"].median / 1e6,
+        read=4 * count / times["read"] / 1e3,
+        stream=12 * count / times["stream"] / 1e3,
+        matmul=2 * size**3 / min(times[name] for name in ("bf16", "fp32") if name in times) / 1e6,
     )
 
 

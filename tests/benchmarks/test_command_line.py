@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import benchmarks.__main__ as command_line
-from benchmarks import compile_time, header, html, model, providers, tables
+from benchmarks import compile_time, header, html, model, ops, providers, tables
 from benchmarks.results import Result
 from benchmarks.timing import Ceilings, Unavailable
 
@@ -79,7 +79,7 @@ def test_a_provider_that_fails_is_one_line_and_the_rest_goes_on(monkeypatch, cap
     asked = ("--providers", "eager,inductor,mi300", "--rounds", "1")
     assert run("model", "--preset", "tiny", "--layers", "1", "--rows", "2", *asked) == 0
     said = capsys.readouterr().out
-    assert "missing: tiny, 2 rows, inductor: RuntimeError: no compiler here\n" in said
+    assert "missing: tiny, fp8, 2 rows, inductor: RuntimeError: no compiler here\n" in said
     assert "more of it" not in said
     assert "mi300 against eager" in said and "GiB" not in said
 
@@ -88,8 +88,45 @@ def test_options_that_do_not_exist_list_those_that_do(capsys):
     with pytest.raises(SystemExit):
         run("model", "--preset", "llama-9b")
     assert "got llama-9b, expected some of llama-8b, " in capsys.readouterr().err
-    assert run("ops", "--dtype", "fp8") == 1
-    assert "missing: ops: no dtype fp8; it takes bf16, fp16" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        run("ops", "--dtype", "fp8")
+    assert "invalid choice: 'fp8'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["ops", "gemm", "model", "compile-time", "mi300", "all"])
+def test_each_benchmark_has_the_options_that_it_takes(name, capsys):
+    with pytest.raises(SystemExit) as end:
+        run(name, "--help")
+    assert end.value.code == 0
+    said = capsys.readouterr().out
+    own = {
+        "--dtype": ("ops", "gemm", "model", "mi300"),
+        "--providers": ("ops", "model"),
+        "--tuned-blocks": ("model", "mi300"),
+        "--depths": ("compile-time",),
+        "--dry": ("mi300",),
+        "--plot": ("ops", "gemm", "model", "compile-time", "all"),
+    }
+    assert {option for option in own if option in said} == {o for o, n in own.items() if name in n}
+
+
+def test_all_hands_each_benchmark_what_it_takes(monkeypatch):
+    seen = {}
+    for name, module in command_line.BENCHMARKS.items():
+        monkeypatch.setattr(
+            module, "run", lambda options, device, result, name=name: seen.update({name: options})
+        )
+    run("all", "--rows", "2", "--preset", "tiny")
+    assert seen["gemm"].rows == seen["ops"].rows == seen["model"].rows == [2]
+    assert seen["model"].breakdown and seen["ops"].dtype is None
+    assert seen["compile-time"].depths == [8, 32] and not hasattr(seen["compile-time"], "rows")
+
+
+def test_no_compiling_process_takes_a_core_from_what_is_timed(monkeypatch):
+    monkeypatch.setattr(ops, "run", lambda *_: None)
+    monkeypatch.setattr(torch._inductor.config, "compile_threads", 7)
+    run("ops")
+    assert torch._inductor.config.compile_threads == 1
 
 
 def test_a_cpu_header_has_everything_that_is_asked_for():

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import benchmarks.__main__ as command_line
-from benchmarks import mi300, published
+from benchmarks import mi300, providers, published
 from benchmarks.results import Result
 from benchmarks.timing import Sample, Unavailable
 from mi300_inductor import arch
@@ -38,11 +38,9 @@ def test_published_rows_are_complete():
 
 
 def test_the_whole_path_runs_without_the_card(fewer_rows, monkeypatch, tmp_path, capsys):
-    whole = command_line.providers.Provider.compile
-    eager = command_line.providers.EAGER
-    monkeypatch.setattr(
-        command_line.providers.Provider, "compile", lambda _, function: whole(eager, function)
-    )
+    whole = providers.Provider.compile
+    eager = providers.EAGER
+    monkeypatch.setattr(providers.Provider, "compile", lambda _, function: whole(eager, function))
     assert command_line.main(["mi300", "--dry", "--rounds", "1", "--json", str(tmp_path)]) == 0
     assert {path.stem for path in tmp_path.iterdir()} == {"mi300_ops", "mi300_gemm", "mi300_model"}
     rows = Result.load(tmp_path / "mi300_ops.json").records

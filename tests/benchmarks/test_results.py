@@ -120,3 +120,13 @@ def test_a_dry_run_shows_no_number():
 )
 def test_numbers_have_three_digits(value, text):
     assert tables.number(value) == text
+
+
+def test_rates_have_the_unit_that_suits_them():
+    assert tables.flop_unit([0.02, 3.0]) == ("TFLOP/s", 1.0)
+    assert tables.flop_unit([0.02, 0.17]) == ("GFLOP/s", 1e3)
+    result = Result("gemm", "command", dict(HEADER), "method", Ceilings(20.0, 25.0, 0.17))
+    case = {"shape": "s", "n": 1, "k": 1, "dtype": "fp8", "rows": 1}
+    result.add(case, {"op": Sample(1.0, 1.0, 1.0)}, tflops={"op": 0.0123})
+    page = tables.markdown(result)
+    assert "GFLOP/s" in page and "| 12.3" in page and "matmul 170 GFLOP/s" in page

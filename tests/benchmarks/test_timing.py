@@ -70,13 +70,26 @@ def test_enough_sets_of_buffers_exceed_the_caches():
     assert timing.set_count(1, CPU) == 64
 
 
-def test_ceilings_are_rates_of_the_measured_times(monkeypatch):
-    monkeypatch.setattr(timing, "ready", lambda call, count, device: call(0))
-    us = {"read": 2.0**26, "stream": 2.0**26, "matmul": 2.0**30}
-    monkeypatch.setattr(
-        timing, "interleave", lambda timed, rounds: {n: Sample(us[n], 0, 0) for n in timed}
-    )
+def test_long_rounds_are_fewer_unless_their_number_is_given(monkeypatch):
+    for rounds, tick, count in ((None, 0.001, 9), (None, 1.5, 3), (5, 1.5, 5), (2, 0.001, 2)):
+        clock = iter(range(10**6))
+        monkeypatch.setattr(timing.time, "perf_counter", lambda c=clock, t=tick: t * next(c))
+        log: list[str] = []
+        interleave({"a": Scripted("a", [1.0] * 20, log)}, rounds)
+        assert len(log) == 1 + count
+
+
+def test_ceilings_are_the_fastest_rates(monkeypatch):
+    us = {"read": 2.0**26, "stream": 2.0**26, "bf16": 2.0**30, "fp32": 2.0**29}
+    names = iter(us)
+
+    def ready(call, count, device):
+        call(0)
+        best = us[next(names)]
+        return Scripted("", [3 * best, best, *[2 * best] * 5], [])
+
+    monkeypatch.setattr(timing, "ready", ready)
     found = timing.measure_ceilings(CPU)
     assert found.read == pytest.approx(4e-3)
     assert found.stream == pytest.approx(12e-3)
-    assert found.matmul == pytest.approx(2e-6)
+    assert found.matmul == pytest.approx(4e-6)
