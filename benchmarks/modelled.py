@@ -81,7 +81,15 @@ def matmul_work(m: int, n: int, k: int, operand: torch.dtype) -> MatmulWork:
     zero = sympy.Integer(0)
     scales = 4 * (size == 1)
     return MatmulWork(
-        m_, n_, k_, m_ * k_ * size + scales, n_ * k_ * size + scales, 2 * m_ * n_, zero, operand
+        m_,
+        n_,
+        k_,
+        m_ * k_ * size + scales,
+        n_ * k_ * size + scales,
+        2 * m_ * n_,
+        zero,
+        zero,
+        operand,
     )
 
 

@@ -40,6 +40,14 @@ def code(dtype: torch.dtype) -> int:
         ) from None
 
 
+def dtype_of(number: int | torch.dtype) -> torch.dtype:
+    """The dtype of a number; what is no number of a dtype counts as bool, which no operator takes.
+
+    An operator's fake may get the dtype itself, which torch converts for its kernels only.
+    """
+    return number if isinstance(number, torch.dtype) else _DTYPES.get(number, torch.bool)
+
+
 def as_argument(argument: Any, value: Any) -> Any:
     """A value as an operator takes it: where `argument` of its schema is an int, a number."""
     if isinstance(value, torch.dtype) and str(argument.real_type) != "ScalarType":

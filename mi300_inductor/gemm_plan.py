@@ -65,6 +65,17 @@ class GemmSet(ctypes.Structure):
     _fields_ = _SET
 
 
+class GemmQuant(ctypes.Structure):
+    """How the results are quantised; see skinny_gemm_args.h. No scale: not at all."""
+
+    _fields_ = [
+        ("scale", ctypes.c_void_p),
+        ("clamp_min", ctypes.c_float),
+        ("clamp_max", ctypes.c_float),
+        ("scaling", ctypes.c_uint),
+    ]
+
+
 class SkinnyGemmArgs(ctypes.Structure):
     """Arguments of a kernel; the meaning of each field is in skinny_gemm_args.h.
 
@@ -78,6 +89,7 @@ class SkinnyGemmArgs(ctypes.Structure):
         ("addend_stride", ctypes.c_long),
         *((name, ctypes.c_uint) for name in _COUNTS),
         *((name, ctypes.c_ubyte) for name in _CODES),
+        ("quant", GemmQuant),
         ("more", GemmSet * 2),
     ]
 

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from mi300_inductor.dtype_codes import dtype_of
+
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 FP8_DTYPES = (torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2)
 
@@ -112,6 +114,41 @@ def fake_skinny_gemm(
             f"float dtype on {a.device}. Convert or move it.",
         )
     return a.new_empty((rows, columns), dtype=out_dtype)
+
+
+def fake_skinny_gemm_quant(
+    a: Tensor,
+    weight: Tensor,
+    scale_a: Tensor | None,
+    scale_b: Tensor | None,
+    bias: Tensor | None,
+    addend: Tensor | None,
+    y_dtype: int,
+    scale: Tensor,
+    q_dtype: int,
+    scaling: str,
+    scaled_dtype: int,
+    clamp_min: float,
+    clamp_max: float,
+) -> Tensor:
+    """An empty result of `skinny_gemm_quant`.
+
+    Raises:
+        RuntimeError: as the operator.
+    """
+    op, y, q = "skinny_gemm_quant", dtype_of(y_dtype), dtype_of(q_dtype)
+    result = fake_skinny_gemm(a, weight, scale_a, scale_b, bias, addend, y)
+    require(
+        q in FP8_DTYPES,
+        f"{op}: unsupported q_dtype; got {cpp_name(q)}, expected Float8_e4m3fn, Float8_e4m3fnuz or "
+        "Float8_e5m2. Choose one of these.",
+    )
+    require(
+        scale.numel() == 1 and scale.dtype == torch.float32,
+        f"{op}: the scale of the result is one fp32 value; got {list(scale.shape)} "
+        f"{cpp_name(scale.dtype)}, expected [1] Float. Quantise rows apart with their own scales.",
+    )
+    return torch.empty_like(result, dtype=q)
 
 
 def fake_skinny_gemm_list(

@@ -158,6 +158,51 @@ def skinny_gemm(
     return out
 
 
+def skinny_gemm_quant(
+    a: Tensor,
+    weight: Tensor,
+    scale: Tensor,
+    scale_a: Tensor | None = None,
+    scale_b: Tensor | None = None,
+    bias: Tensor | None = None,
+    addend: Tensor | None = None,
+    y_dtype: torch.dtype | None = None,
+    **target: Unpack[Target],
+) -> Tensor:
+    """Computes `skinny_gemm` and quantises its result to FP8 with a static scale.
+
+    Args:
+        a: As in `skinny_gemm`; so are the other operands.
+        weight: [n, k].
+        scale: Of the result: one fp32 value.
+        scale_a: With FP8, and only then: fp32, one value or m.
+        scale_b: With FP8, and only then: fp32, one value or n.
+        bias: [n], or None.
+        addend: [m, n] or [n], or None.
+        y_dtype: Dtype to which the result is rounded before it is quantised; None means that of
+            `a`, bf16 with FP8.
+        **target: See `Target`; the unquantised result is not to be had (`return_y`).
+
+    Returns:
+        q, [m, n].
+
+    Raises:
+        RuntimeError: as `skinny_gemm`, and for a format or scale that is not supported.
+    """
+    op = "skinny_gemm_quant"
+    settings = static_settings(op, a, target)
+    if settings[-1]:
+        raise RuntimeError(
+            f"{op}: the result is not written unquantised as well; got return_y=True, expected "
+            "False. Call skinny_gemm and quantise its result."
+        )
+    if y_dtype is None:
+        y_dtype = torch.bfloat16 if a.dtype in FP8_DTYPES else a.dtype
+    operands = a, weight, scale_a, scale_b, bias, addend
+    q: Tensor = overload(op)(*operands, code(y_dtype), scale, *settings[:-1])
+    return q
+
+
 def skinny_gemm_list(
     a: Sequence[Tensor],
     weight: Sequence[Tensor],

@@ -23,6 +23,7 @@ from mi300_inductor.op_checks import (
     FP8_DTYPES,
     fake_skinny_gemm,
     fake_skinny_gemm_list,
+    fake_skinny_gemm_quant,
     require,
 )
 
@@ -64,6 +65,11 @@ SCHEMAS: dict[str, str] = {
     "skinny_gemm_list": (
         "(Tensor[] a, Tensor[] weight, Tensor[]? scale_a, Tensor[]? scale_b, Tensor[]? bias, "
         "ScalarType out_dtype) -> Tensor[]"
+    ),
+    "skinny_gemm_quant": (
+        "(Tensor a, Tensor weight, Tensor? scale_a, Tensor? scale_b, Tensor? bias, "
+        "Tensor? addend, int y_dtype, Tensor scale, int q_dtype, str scaling, int scaled_dtype, "
+        "float clamp_min, float clamp_max) -> Tensor q"
     ),
 }
 
@@ -186,6 +192,7 @@ def _on_one_device(op: str, fake: Callable[..., Any], *args: Any, **kwargs: Any)
 _FAKES: dict[str, Callable[..., Any]] = {
     "skinny_gemm": fake_skinny_gemm,
     "skinny_gemm_list": fake_skinny_gemm_list,
+    "skinny_gemm_quant": fake_skinny_gemm_quant,
 }
 
 

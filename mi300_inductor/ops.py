@@ -33,7 +33,8 @@ Matmul (`skinny_gemm`), accumulated in fp32, deterministic:
     Sums that leave fp32's range on their way are infinite if all terms have one sign; otherwise the
     order decides between infinity and NaN, here as in every matmul. So does scale_a * scale_b.
     `skinny_gemm_list` does several that share m, k and dtypes; on a GPU their sums over k may be
-    split otherwise than those of single calls.
+    split otherwise than those of single calls. `skinny_gemm_quant` quantises the result, rounded to
+    `y_dtype`, by the static formula below.
 
 Static quantisation (`*_quant`): for each scale s of `scales` (one to four fp32 tensors of one
 element) and with all arithmetic in fp32,
@@ -72,6 +73,7 @@ from mi300_inductor.op_products import (
     silu_mul_quant_dynamic,
     skinny_gemm,
     skinny_gemm_list,
+    skinny_gemm_quant,
 )
 from mi300_inductor.op_schemas import (
     MAX_SCALES,
@@ -102,4 +104,5 @@ __all__ = [
     "silu_mul_quant_dynamic",
     "skinny_gemm",
     "skinny_gemm_list",
+    "skinny_gemm_quant",
 ]

@@ -102,6 +102,7 @@ def test_misspelt_and_wrong_arguments_are_refused():
         ("silu_mul_quant", ["x", "x", "one"]),
         ("silu_mul_quant_dynamic", ["x", "x"]),
         ("skinny_gemm", ["q", "q", "one", "one", "bias", "sum"]),
+        ("skinny_gemm_quant", ["q", "q", "one", "one", "one", "bias", "sum"]),
     ],
 )
 def test_tensors_of_several_devices_are_refused_wherever_they_are(op, args):

@@ -85,7 +85,39 @@ Tensor skinny_gemm(const Tensor& a, const Tensor& weight, const std::optional<Te
   return out;
 }
 
-TORCH_LIBRARY_IMPL(mi300, CPU, m) { m.impl("skinny_gemm", TORCH_FN(skinny_gemm)); }
+// The result is small, so that quantising it from the caches behind the product costs little.
+Tensor skinny_gemm_quant(const Tensor& a, const Tensor& weight,
+                         const std::optional<Tensor>& scale_a,
+                         const std::optional<Tensor>& scale_b, const std::optional<Tensor>& bias,
+                         const std::optional<Tensor>& addend, DtypeCode y_dtype,
+                         const Tensor& scale, DtypeCode q_dtype, std::string_view scaling,
+                         DtypeCode scaled_dtype, double clamp_min, double clamp_max) {
+  const ScalarType y_type = dtype_of_code(y_dtype);
+  check_gemm_quant({a, weight, scale_a, scale_b, bias, addend, y_type}, scale,
+                   dtype_of_code(q_dtype));
+  const Quantizer quantizer("skinny_gemm_quant", q_dtype, scaling, scaled_dtype, clamp_min,
+                            clamp_max);
+  const Tensor y = skinny_gemm(a, weight, scale_a, scale_b, bias, addend, y_type);
+  const Tensor q = at::empty(y.sizes(), y.options().dtype(quantizer.q_dtype));
+  const float factor = *scale.const_data_ptr<float>();
+  const auto* from = static_cast<const char*>(y.const_data_ptr());
+  auto* to = static_cast<uint8_t*>(q.data_ptr());
+  const auto size = static_cast<int64_t>(y.element_size());
+  at::parallel_for(0, (y.numel() + kChunk - 1) / kChunk, kGrain / kChunk,
+                   [&](int64_t begin, int64_t end) {
+                     for (int64_t i = begin * kChunk; i < std::min(end * kChunk, y.numel());
+                          i += kChunk) {
+                       const int64_t count = std::min(kChunk, y.numel() - i);
+                       quantizer.run(factor, y_type, from + i * size, count, to + i);
+                     }
+                   });
+  return q;
+}
+
+TORCH_LIBRARY_IMPL(mi300, CPU, m) {
+  m.impl("skinny_gemm", TORCH_FN(skinny_gemm));
+  m.impl("skinny_gemm_quant", TORCH_FN(skinny_gemm_quant));
+}
 
 }  // namespace
 }  // namespace mi300

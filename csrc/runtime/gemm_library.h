@@ -4,12 +4,24 @@
 #include <ATen/ops/_scaled_mm.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/clamp.h>
+#include <ATen/ops/div.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/mul.h>
+#include <ATen/ops/reciprocal.h>
 
 #include <mi300/gemm_operands.h>
+#include <mi300/skinny_gemm_args.h>
 
 namespace mi300 {
+
+// How a result is quantised: for the kernels and for torch.
+struct GemmTarget {
+  const Tensor& scale;
+  ScalarType q_type, scaled_type;
+  Dtype q_dtype;    // of q_type
+  GemmQuant quant;  // without the scale, the clamp as it is asked for
+};
 
 // Adds the addend to a result that is rounded already.
 inline Tensor add_addend(const Operands& in, const Tensor& rounded) {
@@ -57,6 +69,19 @@ inline Tensor run_library_fp8(const Operands& in) {
   const Tensor product = at::_scaled_mm(in.a, in.weight.t(), scale_a, scale_b, bias, std::nullopt,
                                         is_rounded ? in.out_type : at::kFloat, false);
   return is_rounded ? add_addend(in, product) : finish(in, product, true);
+}
+
+// The codes of a result, by the steps of the operator's formula.
+inline Tensor quantize_result(const GemmTarget& target, const Tensor& y) {
+  const Tensor scale = target.scale.reshape({}).to(target.scaled_type).to(at::kFloat);
+  Tensor v = y.to(at::kFloat);
+  switch (target.quant.scaling) {
+    case Scaling::kDiv: v = at::div(v, scale); break;
+    case Scaling::kMul: v = at::mul(v, scale); break;
+    default: v = at::mul(v, at::reciprocal(scale));
+  }
+  v = v.to(target.scaled_type).to(at::kFloat);
+  return at::clamp(v, target.quant.clamp_min, target.quant.clamp_max).to(target.q_type);
 }
 
 // The vendor's library through torch; any problem, any device, capture-safe.

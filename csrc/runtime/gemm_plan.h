@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "gemm_cost.h"
+#include "row_problem.h"
 
 namespace mi300 {
 
@@ -138,6 +139,22 @@ inline bool has_gemm_vectors(const SkinnyGemmArgs& args) {
   return args.scale_a_step != 0 || args.scale_b_step != 0;
 }
 
+// Whether the kernels quantise so; brings the clamp inside the format's range, which changes nothing.
+inline bool settle_gemm_quant(GemmQuant& quant, Dtype q_dtype, const DeviceInfo& device) {
+  const float limit = fp8_max(q_dtype);
+  const bool saturates = (device.cast_saturates >> static_cast<int>(q_dtype)) & 1;
+  const bool is_inside = quant.clamp_min >= -limit && quant.clamp_max <= limit;
+  if (static_cast<int>(q_dtype) != device.native_fp8 || !(saturates || is_inside)) return false;
+  quant.clamp_min = std::clamp(quant.clamp_min, -limit, limit);
+  quant.clamp_max = std::clamp(quant.clamp_max, -limit, limit);
+  return true;
+}
+
+// Whether the library would need another kernel behind it.
+inline bool has_gemm_epilogue(const SkinnyGemmArgs& args) {
+  return args.addend != nullptr || args.quant.scale != nullptr;
+}
+
 constexpr GemmShape kVendorShape{GemmForm::kVendor, 0, 0, 0, 0, 0, 0, 0};
 
 // Calls `visit` with every legal shape of a form; the deepest first of those that differ by depth.
@@ -180,11 +197,11 @@ void visit_gemm_shapes(const GemmProblem& problem, const DeviceInfo& device, con
 
 // Whether the vendor's library is likely to be faster: with more than 8 rows on a device with
 // clusters; its time as measured on an H200 (2026-11-29). It has no launch for several products, an
-// addend costs it another kernel, and scales per row or column up to twice its time.
+// addend or a quantisation costs it another kernel, and scales per row or column up to twice its time.
 inline bool is_vendor_faster(const GemmProblem& problem, const DeviceInfo& device, double cost) {
   const SkinnyGemmArgs& args = problem.args;
   if (device.max_cluster == 1 || args.m <= 8 || !is_gemm_aligned(args)) return false;
-  if (has_gemm_vectors(args) || args.addend != nullptr || args.more[0].n > 0) return false;
+  if (has_gemm_vectors(args) || has_gemm_epilogue(args) || args.more[0].n > 0) return false;
   // It splits long rows over its blocks in a way that takes 2 us more.
   const bool is_long = args.row_bytes >= 8192 && args.n <= (args.m <= 16 ? 8192u : 3072u);
   const double stream = double{1} * args.n * args.row_bytes / 4.3e6;

@@ -55,7 +55,7 @@ class GemmPlans {
             uint64_t{args.m} << 32 | static_cast<uint32_t>(problem.operand),
             static_cast<uint64_t>(device),
             uint64_t{is_gemm_aligned(args)} | (has_gemm_vectors(args) ? 2u : 0u) |
-                (args.addend != nullptr ? 4u : 0u),
+                (args.addend != nullptr ? 4u : 0u) | (args.quant.scale != nullptr ? 8u : 0u),
             uint64_t{args.out_type} << 16 | args.bias_type << 8 | args.addend_type};
   }
 

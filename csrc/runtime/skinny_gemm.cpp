@@ -1,5 +1,6 @@
 // skinny_gemm for GPU tensors: plans, launches, and hands what no kernel takes to torch.
 #include <ATen/ops/empty.h>
+#include <mi300/dtype_code.h>
 #include <torch/library.h>
 
 #include <vector>
@@ -16,10 +17,12 @@ namespace {
 // One to three products of the same m, k and dtypes in one plan.
 class GemmCall {
  public:
-  explicit GemmCall(c10::ArrayRef<Operands> products) : products_(products) {
+  // `target` says how the result of one product is quantised; null for not at all.
+  explicit GemmCall(c10::ArrayRef<Operands> products, const GemmTarget* target = nullptr)
+      : products_(products), target_(target) {
     for (const Operands& in : products) {
-      outs_.push_back(at::empty({in.a.size(0), in.weight.size(0)},
-                                in.a.options().dtype(in.out_type)));
+      const ScalarType type = target == nullptr ? in.out_type : target->q_type;
+      outs_.push_back(at::empty({in.a.size(0), in.weight.size(0)}, in.a.options().dtype(type)));
     }
   }
 
@@ -41,6 +44,11 @@ class GemmCall {
     const int index = first.device().index();
     const c10::DeviceGuard guard(first.device());
     Device& device = Devices::instance().at(index);
+    if (target_ != nullptr) {
+      problem.args.quant = target_->quant;
+      if (!settle_gemm_quant(problem.args.quant, target_->q_dtype, device.info())) return {};
+      problem.args.quant.scale = target_->scale.const_data_ptr<float>();
+    }
     GemmPlan plan = GemmPlans::instance().find(problem, index, device.info());
     if (plan.launch_count == 0) return {};
     Tensor workspace;  // the stream orders its reuse
@@ -137,9 +145,11 @@ class GemmCall {
     args.scale_a_step = call.scale_a_step;
     args.scale_b_step = call.scale_b_step;
     args.is_early = call.is_early;
+    args.quant = call.quant;
   }
 
   const c10::ArrayRef<Operands> products_;
+  const GemmTarget* target_;
   std::vector<Tensor> outs_;
   std::vector<Tensor> held_;  // copies; the stream orders their reuse
 };
@@ -156,6 +166,35 @@ Tensor skinny_gemm(const Tensor& a, const Tensor& weight, const std::optional<Te
     if (std::vector<Tensor> outs = GemmCall(in).run(); !outs.empty()) return outs[0];
   }
   return run_library(in);
+}
+
+Scaling scaling_of(std::string_view name) {
+  if (name == "div") return Scaling::kDiv;
+  if (name == "mul") return Scaling::kMul;
+  TORCH_CHECK(name == "mul_reciprocal", "skinny_gemm_quant: unknown scaling; got '", name,
+              "', expected div, mul or mul_reciprocal. Choose one of these.");
+  return Scaling::kMulReciprocal;
+}
+
+Tensor skinny_gemm_quant(const Tensor& a, const Tensor& weight,
+                         const std::optional<Tensor>& scale_a,
+                         const std::optional<Tensor>& scale_b, const std::optional<Tensor>& bias,
+                         const std::optional<Tensor>& addend, DtypeCode y_dtype,
+                         const Tensor& scale, DtypeCode q_dtype, std::string_view scaling,
+                         DtypeCode scaled_dtype, double clamp_min, double clamp_max) {
+  const Operands in{a, weight, scale_a, scale_b, bias, addend, dtype_of_code(y_dtype)};
+  check_gemm(in);
+  GemmTarget target{scale, dtype_of_code(q_dtype), dtype_of_code(scaled_dtype), {}, {}};
+  check_gemm_quant(in, scale, target.q_type);
+  target.quant.clamp_min = static_cast<float>(clamp_min);
+  target.quant.clamp_max = static_cast<float>(clamp_max);
+  target.quant.scaling = scaling_of(scaling);
+  target.q_dtype = dtype_of(kGemmOp, target.q_type);
+  const bool has_work = a.numel() > 0 && weight.size(0) > 0;
+  if (has_work && a.size(0) <= kGemmMaxRows && target.scaled_type == at::kFloat) {
+    if (std::vector<Tensor> outs = GemmCall(in, &target).run(); !outs.empty()) return outs[0];
+  }
+  return quantize_result(target, skinny_gemm(a, weight, scale_a, scale_b, bias, addend, in.out_type));
 }
 
 // Whether a launch can take the products together: what it has once for all of them is equal.
@@ -206,6 +245,7 @@ std::vector<Tensor> skinny_gemm_list(at::TensorList a, at::TensorList weight,
 TORCH_LIBRARY_IMPL(mi300, CUDA, m) {
   m.impl("skinny_gemm", &skinny_gemm);
   m.impl("skinny_gemm_list", &skinny_gemm_list);
+  m.impl("skinny_gemm_quant", &skinny_gemm_quant);
 }
 
 }  // namespace mi300

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, fx
 
 from mi300_inductor.cost import Kernel, Number
+from mi300_inductor.dtype_codes import with_dtypes
 from mi300_inductor.graph.select import matmul_operator, row_operator
 from mi300_inductor.graph.term import count
 from mi300_inductor.graph.work import MatmulWork, RowWork
@@ -28,7 +29,7 @@ def call_kernels(node: fx.Node) -> tuple[Kernel, ...]:
     name = operation._schema.name.partition("::")[2]
     if name == "skinny_gemm_list":
         return (_together(values),)
-    if name == "skinny_gemm":
+    if name in ("skinny_gemm", "skinny_gemm_quant"):
         return (matmul_operator(name, _matmul(values)),)
     returns = [ret.name or "y" for ret in operation._schema.returns]
     result = node.meta["val"]
@@ -67,15 +68,17 @@ def _matmul(given: dict[str, Any]) -> MatmulWork:
     present = {name: [v] if isinstance(v, Tensor) else [] for name, v in given.items()}
     none: list[Tensor] = []
     activations = [a, *present.get("scale_a", none), *present.get("bias", none)]
-    itemsize = given["out_dtype"].itemsize
+    is_quantised = "q_dtype" in given
+    out_dtype = with_dtypes(given)["y_dtype" if is_quantised else "out_dtype"]
     return MatmulWork(
         m=m,
         n=n,
         k=k,
         activations=_bytes(*activations),
         weight=_bytes(weight, *present.get("scale_b", none)),
-        out=m * n * itemsize,
+        out=m * n * out_dtype.itemsize,
         addend=_bytes(*present.get("addend", none)),
+        quantised=m * n if is_quantised else 0,
         operand=a.dtype,
     )
 
@@ -91,7 +94,7 @@ def _together(given: dict[str, Any]) -> Kernel:
     is_shared = all(a is given["a"][0] for a in given["a"])
     all_of = {
         name: sum((getattr(work, name) for work in works), 0)
-        for name in ("n", "weight", "out", "addend", "activations")
+        for name in ("n", "weight", "out", "addend", "activations", "quantised")
     }
     if is_shared:
         all_of["activations"] = first.activations

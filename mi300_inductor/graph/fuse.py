@@ -1,9 +1,9 @@
 """Third stage: facts compose into regions.
 
 A norm takes the residual add before it and the quantisations behind it; an activation takes the
-quantisations; a matmul the addition behind it. For each of them the candidates are listed here from
-the most to the least that is merged; `compete.py` takes one of them, and keeps the reason why a
-better one was not legal. Nothing is changed here.
+quantisations; a matmul the addition and the quantisation behind it. For each of them the candidates
+are listed here from the most to the least that is merged; `compete.py` takes one of them, and keeps
+the reason why a better one was not legal. Nothing is changed here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 
 from mi300_inductor.graph.canonicalise import Canonicaliser
 from mi300_inductor.graph.compete import choose
-from mi300_inductor.graph.epilogue import addends_of, matmul_regions
+from mi300_inductor.graph.epilogue import addends_of, matmul_regions, quants_of
 from mi300_inductor.graph.leftovers import kind_of_miss, refuse_leftovers
 from mi300_inductor.graph.legality import Legality
 from mi300_inductor.graph.meaning import (
@@ -76,8 +76,8 @@ def fuse(
                 readers[source_of_value(fact.y)].append(found)
     casts = _casts_of(canonical)
     anchors = [list(_candidates(p, readers[root], casts)) for root, p in producers.items()]
-    addends = addends_of(canonical)
-    anchors += [list(matmul_regions(f, addends)) for f in facts if isinstance(f, Matmul)]
+    addends, quants = addends_of(canonical), quants_of(facts)
+    anchors += [list(matmul_regions(f, addends, quants)) for f in facts if isinstance(f, Matmul)]
     allowed = [[region for region in regions if region.kind not in disabled] for regions in anchors]
     fused = choose(allowed, legality, plan)
     refuse_leftovers(plan, facts, fused, unread, readers, producers)

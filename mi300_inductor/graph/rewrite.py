@@ -136,16 +136,16 @@ class Rewriter:
             return [self._scale(term, like) for term in value]
         if name in ("x", "residual", "gate", "up"):
             return self._reshaped(self._node(value), shape, like)
-        if name in ("scale_a", "scale_b"):
+        if name in ("scale_a", "scale_b", "scale"):
             return self._scale(value, like)
-        if region.op == "skinny_gemm":
+        if region.kind == "skinny_gemm":
             return self._matmul_operand(region, name, self._node(value), like)
         if name == "weight":
             return self._reshaped(self._node(value), shape[-1:], like)
         return self._node(value)
 
     def _matmul_operand(self, region: Region, name: str, node: fx.Node, like: fx.Node) -> fx.Node:
-        """An argument of `skinny_gemm`, whose tensors are 2-D; a batch of one is not."""
+        """An operand of a matmul operator, whose tensors are 2-D; a batch of one is not."""
         shape = node.meta["val"].shape
         if name == "weight":
             return self._transposed(self._reshaped(node, shape[-2:], like), like)

@@ -99,7 +99,7 @@ def matmul_operator(op: str, work: MatmulWork) -> Kernel:
         name=op,
         source="operator",
         read=work.activations + work.weight + work.addend,
-        written=work.out,
+        written=work.quantised or work.out,
         parameters=work.weight,
         flops=2 * work.m * work.n * work.k,
         rows=work.n,  # tiles and parts of k fill every unit; see gemm_plan.h

@@ -145,7 +145,7 @@ def _rows_of(name: str, read: Number, written: Number, flops: Number, work: RowW
 
 
 def matmul_kernels(work: MatmulWork) -> tuple[Kernel, ...]:
-    """The library's call, and a kernel for an addition behind it."""
+    """The library's call, and a kernel for an addition and a quantisation behind it."""
     product = Kernel(
         name="matmul",
         source="library",
@@ -157,7 +157,10 @@ def matmul_kernels(work: MatmulWork) -> tuple[Kernel, ...]:
         trips=4,  # load, tile, sum of the parts of k, store
         matrix=work.operand,
     )
-    if work.addend == 0:
+    if work.addend == work.quantised == 0:
         return (product,)
     elements = work.m * work.n
-    return (product, _flat("add", work.out + work.addend, work.out, elements, elements))
+    flops = elements * ((work.addend != 0) + QUANT_FLOPS * (work.quantised != 0))
+    read, written = work.out + work.addend, work.quantised or work.out
+    name = "quantise" if work.addend == 0 else "add"
+    return (product, _flat(name, read, written, flops, elements))

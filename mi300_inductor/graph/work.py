@@ -113,6 +113,7 @@ class MatmulWork:
         weight: Bytes of the weight and its scales.
         out: Bytes of the result.
         addend: Bytes of what is added in the operator's epilogue; 0 if nothing is.
+        quantised: Bytes of the result if the epilogue quantises it, instead of `out`; else 0.
         operand: Dtype of the operands.
     """
 
@@ -123,11 +124,12 @@ class MatmulWork:
     weight: Number
     out: Number
     addend: Number
+    quantised: Number
     operand: torch.dtype
 
 
 def matmul_work(region: Region) -> MatmulWork:
-    """The sizes of a `skinny_gemm` region."""
+    """The sizes of a matmul's region."""
     fact = region.facts[0]
     assert isinstance(fact, Matmul) and fact.a.dtype is not None
     given = {name: [t] if isinstance(t, Term) else [] for name, t in region.inputs.items()}
@@ -139,6 +141,7 @@ def matmul_work(region: Region) -> MatmulWork:
         weight=_bytes([*given["weight"], *given["scale_b"]]),
         out=_bytes([region.rows]),
         addend=_bytes(given["addend"]),
+        quantised=_bytes([terms[0] for terms in region.outputs.get("q", [])]),
         operand=fact.a.dtype,
     )
 

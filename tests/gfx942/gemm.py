@@ -10,13 +10,22 @@ from torch import Tensor
 
 from mi300_inductor import plan
 from mi300_inductor.arch import GFX942
-from mi300_inductor.gemm_plan import Form, GemmPlan, GemmProblem, SkinnyGemmArgs, plan_gemm
+from mi300_inductor.gemm_plan import (
+    Form,
+    GemmPlan,
+    GemmProblem,
+    GemmQuant,
+    SkinnyGemmArgs,
+    plan_gemm,
+)
 from mi300_inductor.plan import DTYPES
 
 from ..cdna3.counters import Counters
 from ..cdna3.device import Buffer, Device, Schedule
 from ..cdna3.program import Kernel
 from .modules import download, entry_of, upload
+
+SCALINGS = ("div", "mul", "mul_reciprocal")  # in the order of Scaling in row_args.h
 
 
 @dataclass
@@ -71,12 +80,17 @@ def prepare_gemm(
     form: Form = Form.ANY,
     count_reads: bool = False,
     device: Device | None = None,
+    quant: tuple[str, Tensor] | None = None,
 ) -> GemmCall:
-    """Operands of `skinny_gemm` on a device, and the problem as the operator describes it."""
+    """Operands of `skinny_gemm` on a device, and the problem as the operator describes it.
+
+    `quant` is the scaling and the scale with which the result is quantised to e4m3fnuz.
+    """
     device = device or Device()
     (m, _), n = a.shape, weight.shape[0]
     weights = upload(device, weight, count_reads=count_reads)
-    out = device.output(m * n * out_dtype.itemsize)
+    written = out_dtype if quant is None else torch.float8_e4m3fnuz
+    out = device.output(m * n * written.itemsize)
     args = SkinnyGemmArgs(
         weight=weights.address,
         activation=upload(device, a).address,
@@ -98,5 +112,9 @@ def prepare_gemm(
             setattr(args, f"{name}_type", DTYPES[tensor.dtype])
     if addend is not None:
         args.addend_stride = addend.stride(0) if addend.dim() == 2 else 0
+    if quant is not None:
+        limit = torch.finfo(written).max
+        scale = upload(device, quant[1]).address
+        args.quant = GemmQuant(scale, -limit, limit, SCALINGS.index(quant[0]))
     problem = GemmProblem(args, int(DTYPES[a.dtype]), int(form))
-    return GemmCall(device, problem, out, out_dtype, (m, n), weights)
+    return GemmCall(device, problem, out, written, (m, n), weights)

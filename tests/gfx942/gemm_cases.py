@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from mi300_inductor.gemm_plan import Form
 
-from ..cdna3.device import Device
+from ..cdna3.counters import Counters
+from ..cdna3.device import Device, Schedule
 from ..kernels import reference
-from .gemm import GemmCall, prepare_gemm
+from .gemm import SCALINGS, GemmCall, prepare_gemm
 
 BF16, F16, F32, FP8 = torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fnuz
 
@@ -35,6 +36,7 @@ class GemmCase:
         cu_count: Compute units of the device that is planned for.
         special: NaN and infinity among the operands.
         products: With operands of their own in one launch (`skinny_gemm_list`).
+        quant: Scaling with which the result is quantised (`skinny_gemm_quant`).
     """
 
     m: int
@@ -51,6 +53,7 @@ class GemmCase:
     cu_count: int = 304
     special: bool = False
     products: int = 1
+    quant: str = ""
 
     @property
     def name(self) -> str:
@@ -61,6 +64,7 @@ class GemmCase:
             f"{self.products}x" * (self.products > 1),
             "bias" * self.bias,
             self.addend,
+            self.quant,
             "special" * self.special,
             f"cu{self.cu_count}",
         ]
@@ -96,10 +100,12 @@ class GemmCase:
         given: dict[str, Tensor | None],
         count_reads: bool = False,
         device: Device | None = None,
+        scale: Tensor | None = None,
     ) -> GemmCall:
-        """The call on a device."""
+        """The call on a device, quantised if there is a scale for it."""
         return prepare_gemm(
             **given,
+            quant=None if scale is None else (self.quant, scale),
             out_dtype=self.out_dtype,
             form=self.form,
             count_reads=count_reads,
@@ -141,7 +147,22 @@ def _cases() -> list[GemmCase]:
     return cases
 
 
+def _quantised() -> list[GemmCase]:
+    cases = []
+    for dtype in (FP8, BF16, F16):
+        forms = (Form.DENSE, Form.UNALIGNED, *((Form.SPARSE, Form.RING) if dtype == FP8 else ()))
+        for index, form in enumerate(forms):
+            for cu_count in (304, 2):
+                quant, wide = SCALINGS[index % 3], (BF16, F16)[index % 2]
+                one = GemmCase(7, 80, 544, dtype, form, wide, quant=quant, cu_count=cu_count)
+                cases += [one, replace(one, n=42, bias=True, addend="full", quant="div")]
+        dense = GemmCase(29, 40, 272, dtype, Form.DENSE, F32, quant="div", special=True)
+        cases += [dense, replace(dense, m=61, addend="row", out_dtype=BF16, quant="mul")]
+    return cases
+
+
 CASES = _cases()
+QUANTISED = _quantised()
 LISTS = [
     GemmCase(m, 40, 272, dtype, form, products=products, cu_count=cu_count, bias=products == 3)
     for dtype in (FP8, BF16, F16)
@@ -149,6 +170,19 @@ LISTS = [
     for m, products in ((5, 3), (8, 2))
     for cu_count in (304, 1)
 ]
+
+
+def check_codes(case: GemmCase, schedule: Schedule) -> list[Counters]:
+    """Runs a call with and without quantisation: its codes are those of the other's result."""
+    given, scale = case.operands(), torch.rand(1) * 0.2 + 0.01
+    y = case.prepare(given).run(schedule, case.cu_count)
+    call = case.prepare(given, scale=scale)
+    got = call.run(schedule, case.cu_count)
+    limit = torch.finfo(FP8).max
+    want = reference.codes(y, scale, FP8, case.quant, F32, -limit, limit)
+    check_product(case, given, y)
+    assert torch.equal(got.view(torch.uint8), want.view(torch.uint8)), "codes differ"
+    return call.counters
 
 
 def check_product(

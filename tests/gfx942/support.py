@@ -110,8 +110,9 @@ def _row_cases(claim: Claim) -> Iterator[Case]:
 def _gemm_cases(claim: Claim) -> Iterator[GemmCase]:
     is_fp8 = claim.dtype == E4M3FNUZ
     for form in (Form.DENSE, Form.UNALIGNED, *((Form.SPARSE, Form.RING) if is_fp8 else ())):
-        products = 3 if claim.op == "skinny_gemm_list" else 1
-        yield GemmCase(5, 40, 272, claim.dtype, form, products=products, **dict(claim.forms))  # type: ignore[arg-type]
+        change = dict(claim.forms) | {"products": 3 if claim.op == "skinny_gemm_list" else 1}
+        change |= {"quant": "div"} if claim.op == "skinny_gemm_quant" else {}
+        yield GemmCase(5, 40, 272, claim.dtype, form, **change)  # type: ignore[arg-type]
 
 
 def cases_of(claim: Claim) -> list[Case] | list[GemmCase]:
@@ -121,6 +122,8 @@ def cases_of(claim: Claim) -> list[Case] | list[GemmCase]:
 
 def claim_of(case: Case | GemmCase) -> Claim:
     """The claim that a call belongs to; all group sizes that are not named count as 64."""
+    if isinstance(case, GemmCase) and case.quant:
+        return Claim("skinny_gemm_quant", case.dtype, (("out_dtype", case.out_dtype),))
     if isinstance(case, GemmCase):
         names = ["bias", "out_dtype"] + ["scales"] * (case.dtype == E4M3FNUZ)
         names += ["addend"] * (case.products == 1)

@@ -9,7 +9,16 @@ from mi300_inductor.arch import GFX942
 from mi300_inductor.gemm_plan import list_shapes, plan_shape
 
 from ..cdna3.device import Schedule
-from .gemm_cases import BF16, CASES, FP8, LISTS, GemmCase, check_product
+from .gemm_cases import (
+    BF16,
+    CASES,
+    FP8,
+    LISTS,
+    QUANTISED,
+    GemmCase,
+    check_codes,
+    check_product,
+)
 from .gemm_list import check_list
 
 
@@ -27,6 +36,12 @@ def test_kernel_equals_the_product(case):
 @pytest.mark.parametrize("case", LISTS, ids=[case.name for case in LISTS])
 def test_products_of_one_launch_equal_float64(case):
     counters = check_list(case, Schedule(seed=case.m, resident=2, noise=case.n))
+    assert counters and all(c.ended == c.waves for c in counters)
+
+
+@pytest.mark.parametrize("case", QUANTISED, ids=[case.name for case in QUANTISED])
+def test_a_quantised_result_has_the_codes_of_the_unquantised_one(case):
+    counters = check_codes(case, Schedule(seed=case.n, resident=2, noise=case.k))
     assert counters and all(c.ended == c.waves for c in counters)
 
 

@@ -9,7 +9,7 @@ import pytest
 from ..cdna3.device import Schedule
 from .cases import BF16, CASES, E4M3FNUZ, F16, F32, OPS, Case
 from .gemm_cases import CASES as GEMM_CASES
-from .gemm_cases import LISTS, GemmCase, check_product
+from .gemm_cases import LISTS, QUANTISED, GemmCase, check_codes, check_product
 from .gemm_list import check_list
 from .rows import prepare
 from .support import README, cases_of, claim_of, claims
@@ -28,6 +28,8 @@ def execute(case: Case | GemmCase) -> None:
     try:
         if isinstance(case, GemmCase) and case.products > 1:
             assert check_list(case, schedule), "no kernel takes it"
+        elif isinstance(case, GemmCase) and case.quant:
+            assert check_codes(case, schedule), "no kernel takes it"
         elif isinstance(case, GemmCase):
             operands = case.operands()
             product = case.prepare(operands)
@@ -52,7 +54,8 @@ def test_what_the_readme_claims_is_executed(op, dtype):
 
 def test_the_readme_claims_all_that_is_executed():
     claimed = claims(README.read_text())
-    missing = [case.name for case in (*CASES, *GEMM_CASES, *LISTS) if claim_of(case) not in claimed]
+    executed = (*CASES, *GEMM_CASES, *LISTS, *QUANTISED)
+    missing = [case.name for case in executed if claim_of(case) not in claimed]
     assert not missing, f"executed, but not in the support table: {missing}"
 
 

@@ -215,3 +215,33 @@ def test_measured_plans_compute_the_same_also_in_a_graph(operand, monkeypatch):
         graph.replay()
         torch.cuda.synchronize()
         assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+
+
+@pytest.mark.parametrize("operand", [FP8, BF16, F16], ids=str)
+@pytest.mark.parametrize("m", [1, 8, 17, 64, 80])
+def test_a_quantised_result_has_the_codes_of_the_unquantised_one(operand, m):
+    """Also where torch quantises: other formats, scaled values that are rounded, many rows."""
+    for n, k, addend in ((512, 4096, None), (1001, 1040, BF16), (48, 16384, None)):
+        arguments = make(m, n, k, operand, per_row=True, bias=F32, addend=addend)
+        arguments[0][0, 0] = float("nan")
+        scale = torch.rand(1, device="cuda") + 0.1
+        for q_type, scaling, scaled in (
+            (FP8, "div", F32),
+            (FP8, "mul", F32),
+            (FP8, "mul_reciprocal", F32),
+            (FP8, "div", BF16),
+            (torch.float8_e5m2, "div", F32),
+        ):
+            limit = torch.finfo(q_type).max
+            y, v = GEMM(*arguments, BF16).float(), None
+            if scaling == "div":
+                v = y / scale.to(scaled).float()
+            else:
+                v = y * (scale if scaling == "mul" else scale.reciprocal())
+            want = v.to(scaled).float().clamp(-limit, limit).to(q_type)
+            target = (q_type, scaling, scaled, -limit, limit)
+            got = torch.ops.mi300.skinny_gemm_quant(*arguments, BF16, scale, *target)
+            assert torch.equal(got.isnan(), want.isnan()) and bool(got.isnan().any())
+            same = (got.view(torch.uint8) == want.view(torch.uint8)) | want.isnan()
+            # With another cut than the unquantised call's, sums may round otherwise.
+            assert int((~same).sum()) <= want.numel() // 50, (n, k, target)

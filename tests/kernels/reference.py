@@ -41,7 +41,7 @@ def _sum(
     return h, h.to(residual_dtype)
 
 
-def _codes(
+def codes(
     y: Tensor,
     scale: Tensor,
     q_dtype: torch.dtype,
@@ -50,6 +50,7 @@ def _codes(
     clamp_min: float,
     clamp_max: float,
 ) -> Tensor:
+    """The static formula for one scale."""
     value, scale = y.float(), scale.to(scaled_dtype).float()
     if scaling == "div":
         value = value / scale
@@ -74,8 +75,8 @@ def _quant(
     return_y: bool,
 ) -> tuple[Tensor, Tensor]:
     rest = (q_dtype, scaling, scaled_dtype, clamp_min, clamp_max)
-    codes = [_codes(y, scale.reshape(()), *rest) for scale in scales]
-    q = codes[0] if len(codes) == 1 else torch.stack([c.view(torch.uint8) for c in codes])
+    each = [codes(y, scale.reshape(()), *rest) for scale in scales]
+    q = each[0] if len(each) == 1 else torch.stack([c.view(torch.uint8) for c in each])
     return q.view(q_dtype), y if return_y else y.new_empty(0)
 
 
@@ -113,7 +114,7 @@ def _quant_dynamic(
     }[form]()
     if scale_min != 0.0:
         scale = scale.clamp_min(torch.tensor(scale_min, dtype=torch.float32).item())
-    q = _codes(groups, scale, q_dtype, scaling, scaled_dtype, clamp_min, clamp_max)
+    q = codes(groups, scale, q_dtype, scaling, scaled_dtype, clamp_min, clamp_max)
     scale = scale.reshape(()) if size == 0 else scale.squeeze(-1)
     return q.reshape(y.shape), scale, y if return_y else y.new_empty(0)
 

@@ -202,3 +202,53 @@ def test_results_do_not_depend_on_the_number_of_threads(pair, rng):
             assert all(torch.equal(results[0], other) for other in results), rng.drawn_seed
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("q_dtype", [FN, FNUZ, E5M2])
+@pytest.mark.parametrize("scaling", ["div", "mul", "mul_reciprocal"])
+def test_a_quantised_result_has_the_codes_of_the_unquantised_one(q_dtype, scaling, rng):
+    limit = rng.choice([torch.finfo(q_dtype).max, 3.0, float("inf")])
+    for pair in ((FN, FN), (BF16, BF16), (F32, F32)):
+        args = make_args(rng, rng.choice([1, 9, 70]), 97, 130, *pair)
+        args[0].view(torch.int8)[0, :8] = -1  # NaN, in every format
+        y, scale = torch.ops.mi300.skinny_gemm(*args), torch.rand(1) * 0.1
+        target = (q_dtype, scaling, rng.choice([F32, BF16]), -limit, limit)
+        got = torch.ops.mi300.skinny_gemm_quant(*args, scale, *target)
+        want = reference.codes(y, scale, *target)
+        assert got.dtype == want.dtype == q_dtype and got.isnan().any()
+        assert torch.equal(got.isnan(), want.isnan()), rng.drawn_seed
+        equal = got.view(torch.uint8) == want.view(torch.uint8)
+        assert (equal | want.isnan()).all(), rng.drawn_seed
+
+
+def test_the_python_function_quantises_to_the_usual_format(rng):
+    a, weight, scale = values((3, 64), BF16), values((40, 64), BF16), torch.tensor([0.25])
+    got = ops.skinny_gemm_quant(a, weight, scale)
+    want = reference.codes(ops.skinny_gemm(a, weight), scale, FN, "div", F32, -448.0, 448.0)
+    assert got.dtype == FN and torch.equal(got.view(torch.uint8), want.view(torch.uint8))
+    with pytest.raises(RuntimeError, match="skinny_gemm_quant: the result is not written"):
+        ops.skinny_gemm_quant(a, weight, scale, return_y=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"q_dtype": F16}, "skinny_gemm_quant: unsupported q_dtype; got Half, expected"),
+        ({"scale": torch.ones(3)}, r"skinny_gemm_quant: the scale .* got \[3\] Float, expected"),
+        ({"scaling": "times"}, "skinny_gemm_quant: unknown scaling; got 'times', expected div"),
+        ({"scale_a": torch.ones(1)}, "skinny_gemm: scale_a goes with FP8 operands"),
+    ],
+)
+def test_what_cannot_be_quantised_is_refused(change, words):
+    arguments = {"a": torch.ones(2, 8), "weight": torch.ones(4, 8), "scale": torch.ones(1)}
+    arguments |= change
+    with pytest.raises(RuntimeError, match=words):
+        ops.skinny_gemm_quant(**arguments)
+    if "scaling" in change:
+        return
+    with FakeTensorMode() as mode, pytest.raises(RuntimeError, match=words):
+        fakes = {
+            n: mode.from_tensor(v) if isinstance(v, torch.Tensor) else v
+            for n, v in arguments.items()
+        }
+        ops.skinny_gemm_quant(**fakes)

@@ -187,3 +187,60 @@ def test_twins_are_left_alone():
         made = run(function, *args)
         assert not made.fused
         assert torch.equal(made.got, made.want)
+
+
+def low_rank(x, down, up, scale_x, scale_h, scale_w):
+    """Two projections, the first to few columns, with static scales: their quantisations too."""
+    q = (x.float() / scale_x).clamp(-448, 448).to(E4M3FN)
+    h = torch._scaled_mm(q, down.t(), scale_x, scale_w, out_dtype=BF16)
+    q = (h.float() / scale_h).clamp(-448, 448).to(E4M3FN)
+    return torch._scaled_mm(q, up.t(), scale_h, scale_w, out_dtype=BF16)
+
+
+def low_rank_operands():
+    weights = fresh(32, DEPTH).to(E4M3FN), fresh(COLUMNS, 32).to(E4M3FN)
+    return fresh(ROWS, DEPTH), *weights, *(torch.rand(1) + 0.1 for _ in range(3))
+
+
+def test_a_quantisation_of_the_result_is_done_in_the_epilogue():
+    outcome = run(low_rank, *low_rank_operands())
+    assert outcome.counts == {"skinny_gemm": 2}
+    assert outcome.targets().count(torch.ops.mi300.skinny_gemm_quant.default) == 1
+    quantised = next(f for f in outcome.fused if f.launches_before > f.launches_after)
+    assert (quantised.launches_before, quantised.launches_after) == (2, 1)
+    # A code that rounds otherwise changes a term of the second sum by at most an eighth of it.
+    size = outcome.want.float().abs().max()
+    assert (outcome.got.float() - outcome.want.float()).abs().max() <= size / 64
+
+
+def test_the_addition_between_a_matmul_and_its_quantisation_joins_them():
+    def sum_quantised(x, w, residual, scale):
+        h = functional.linear(x, w) + residual
+        return (h.float() * scale).clamp(-448, 448).to(E4M3FN)
+
+    operands = fresh(ROWS, DEPTH), fresh(COLUMNS, DEPTH), fresh(ROWS, COLUMNS), torch.rand(1)
+    outcome = run(sum_quantised, *operands)
+    (call,) = [t for t in outcome.targets() if getattr(t, "namespace", "") == "mi300"]
+    assert call == torch.ops.mi300.skinny_gemm_quant.default
+    ordered = [o.view(torch.int8).int() for o in (outcome.got, outcome.want)]
+    assert (ordered[0] - ordered[1]).abs().max() <= 1
+
+
+@pytest.mark.parametrize(
+    "also",
+    [
+        lambda h, q: (h, q),
+        lambda h, q: (h.float().abs().amax(), q),
+        lambda h, q: (q, (h.float() / 2).clamp(-448, 448).to(E4M3FN)),
+    ],
+    ids=["a result", "a reduction", "another scale"],
+)
+def test_a_result_that_something_else_reads_is_not_quantised_in_the_epilogue(also):
+    def both(x, w, scale):
+        h = functional.linear(x, w)
+        return also(h, (h.float() / scale).clamp(-448, 448).to(E4M3FN))
+
+    outcome = run(both, fresh(ROWS, DEPTH), fresh(COLUMNS, DEPTH), torch.rand(1) + 0.1)
+    assert outcome.counts == {"skinny_gemm": 1}
+    assert torch.ops.mi300.skinny_gemm.default in outcome.targets()
+    assert any(reason.startswith("quant: ") for reason in outcome.reasons)

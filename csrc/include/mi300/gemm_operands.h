@@ -90,6 +90,19 @@ inline void check_gemm(const Operands& in) {
               ", expected one. Move them to the same device.");
 }
 
+// What skinny_gemm_quant makes of its result: the scale, and the dtype of the codes.
+inline void check_gemm_quant(const Operands& in, const Tensor& scale, ScalarType q_type) {
+  TORCH_CHECK(is_fp8(q_type), "skinny_gemm_quant: unsupported q_dtype; got ", q_type,
+              ", expected Float8_e4m3fn, Float8_e4m3fnuz or Float8_e5m2. Choose one of these.");
+  TORCH_CHECK(scale.numel() == 1 && scale.scalar_type() == at::kFloat,
+              "skinny_gemm_quant: the scale of the result is one fp32 value; got ", scale.sizes(),
+              " ", scale.scalar_type(),
+              ", expected [1] Float. Quantise rows apart with their own scales.");
+  TORCH_CHECK(scale.device() == in.a.device(),
+              "skinny_gemm_quant: inputs on several devices; got ", in.a.device(), " and ",
+              scale.device(), ", expected one. Move them to the same device.");
+}
+
 // The lists of skinny_gemm_list: one entry for each matmul; some may be missing.
 inline void check_gemm_list(at::TensorList a, at::TensorList weight, const MaybeTensors& scale_a,
                             const MaybeTensors& scale_b, const MaybeTensors& bias) {

@@ -1,7 +1,8 @@
-// The last steps of a skinny GEMM: scales, bias, addend, rounding and the output, four rows at a time.
+// The last steps of a skinny GEMM: scales, bias, addend, rounding, quantisation and the output, four
+// rows at a time.
 #pragma once
 
-#include <mi300/numeric.h>
+#include <mi300/fp8.h>
 #include <mi300/skinny_gemm_args.h>
 
 namespace mi300 {
@@ -71,6 +72,30 @@ MI300_DEVICE Terms load_terms(const SkinnyGemmArgs& args, const GemmSet& set, u3
   return terms;
 }
 
+// Quantises four results of neighbouring weight rows.
+MI300_DEVICE void write_codes(const SkinnyGemmArgs& args, const GemmSet& set, i64 first, u32 row,
+                              Float4 sums) {
+  const GemmQuant& quant = read_again(&args)->quant;
+  const float scale = load<float>(quant.scale, 0);
+  // One formula for all scalings, so that it needs no branches: either number is 1.
+  const bool is_division = quant.scaling == Scaling::kDiv;
+  const Divisor by = Divisor::of(is_division ? scale : 1.0f);
+  const float other = quant.scaling == Scaling::kMul ? scale : reciprocal(scale);
+  const float factor = is_division ? 1.0f : other;
+  float values[4];
+#pragma unroll
+  for (u32 i = 0; i < 4; ++i) {
+    const float y = round_result((Dtype)args.out_type, sums[i]);
+    values[i] = clamp(by(y * factor), quant.clamp_min, quant.clamp_max);
+  }
+  const u32 codes = native_fp8_code4(values);
+  if (set.n % 4 == 0) return store<u32>(set.out, first / 4, codes);
+#pragma unroll
+  for (u32 i = 0; i < 4; ++i) {
+    if (row + i < set.n) store<u8>(set.out, first + i, (u8)(codes >> (8 * i)));
+  }
+}
+
 // Four results of neighbouring weight rows; those past the last row are dropped.
 MI300_DEVICE void write_results(const SkinnyGemmArgs& args, const GemmSet& set, const Terms& terms,
                                 u32 column, u32 row, Float4 sums) {
@@ -87,6 +112,7 @@ MI300_DEVICE void write_results(const SkinnyGemmArgs& args, const GemmSet& set, 
     }
     sums[i] = sum;
   }
+  if (args.quant.scale != nullptr) return write_codes(args, set, first, row, sums);
   if (set.n % 4 == 0 && type != Dtype::kF32) {
     U32x2 packed = type == Dtype::kBf16 ? pack4<Dtype::kBf16>(sums) : pack4<Dtype::kF16>(sums);
     store<U32x2>(set.out, first / 4, packed);

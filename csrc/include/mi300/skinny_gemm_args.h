@@ -3,6 +3,8 @@
 // A launch has up to three products of the same m, k and dtypes: each has its own workgroups.
 #pragma once
 
+#include <mi300/row_args.h>
+
 namespace mi300 {
 
 constexpr unsigned kNoTeam = 0xffffffff;
@@ -23,7 +25,18 @@ struct GemmSet {
   unsigned teams;          // that share the product's groups
 };
 
-// The first product's set is the base, the others are in `more`. An addend goes with one product.
+// How the results, rounded to out_type, are quantised: to the native FP8 format.
+struct GemmQuant {
+  const float* scale;  // one value; null: they are not quantised
+  float clamp_min;     // both within the format's range
+  float clamp_max;
+  Scaling scaling;
+};
+
+static_assert(sizeof(GemmQuant) == 24);
+
+// The first product's set is the base, the others are in `more`. An addend and a quantisation go with
+// one product.
 struct SkinnyGemmArgs : GemmSet {
   const void* addend;      // [m, n] or [n], or null
   long activation_stride;  // bytes from row to row
@@ -46,6 +59,7 @@ struct SkinnyGemmArgs : GemmSet {
   unsigned scale_b_step;    // 0 for one value, 1 for one per column
   unsigned char out_type, bias_type, addend_type;
   unsigned char is_early;  // the first weights are copied while the kernel ahead still runs
+  GemmQuant quant;
   GemmSet more[2];
 };
 
