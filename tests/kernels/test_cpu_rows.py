@@ -5,7 +5,6 @@ failure names the seed. Outputs are filled with NaN before each call, so an unwr
 """
 
 import itertools
-import random
 
 import pytest
 import torch
@@ -26,23 +25,7 @@ from .row_cases import (
     values,
 )
 
-
-@pytest.fixture(autouse=True)
-def poisoned_outputs():
-    """`torch.empty` returns NaN, so an output that a kernel leaves unwritten is seen."""
-    torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = True
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
-@pytest.fixture
-def rng():
-    seed = random.SystemRandom().randrange(2**31)
-    torch.manual_seed(seed)
-    generator = random.Random(seed)
-    generator.drawn_seed = seed
-    return generator
+pytestmark = pytest.mark.usefixtures("poisoned_outputs")
 
 
 @pytest.mark.parametrize("hidden", [1, 7, 64, 769, 4096, 33000])
