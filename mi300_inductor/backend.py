@@ -34,6 +34,13 @@ _META = Rejection(
     source="",
     hint="Load the model's weights and give it real inputs.",
 )
+_NO_PASSES = Rejection(
+    kind="pass",
+    node="",
+    reason="Inductor's passes over the graph are switched off, and with them this one",
+    source="",
+    hint='Choose another mode than "lite", or leave use_post_grad_passes on.',
+)
 
 
 def mi300(
@@ -91,7 +98,8 @@ def _compile_graph(
         compiled = compile_graph(gm, example_inputs, **kwargs)
         key = inductor.cache_key(compiled)
         stored = None
-        if not collector.reports and key is not None:
+        runs_passes = inductor.is_set("use_post_grad_passes", default=True)
+        if runs_passes and not collector.reports and key is not None:
             stored = load_report(key)
             if stored is None:
                 # The compiled code is there but what the pass did is not known: compile again.
@@ -102,6 +110,8 @@ def _compile_graph(
         report = replace(stored, name=name, expected=options.expect, cached=True, tuned=tuned)
     else:
         report = _merge(collector.reports, name, phase, options)
+        if not runs_passes:
+            report = replace(report, rejected=(_NO_PASSES,))
         if key is not None:
             store_report(key, report)
     if not (collector.reports and collector.checks_at_once):

@@ -107,9 +107,9 @@ def add_pass(hook: str, new: CustomGraphPass, patches: Mapping[str, Any]) -> Any
     return passes if takes_list else PassSequence(passes)
 
 
-def has_hook(hook: str) -> bool:
-    """Whether something is set in a pass hook of the configuration that is active now."""
-    return bool(getattr(_private("torch._inductor", "config"), hook))
+def is_set(name: str, default: bool = False) -> bool:
+    """Whether a switch or hook of the configuration that is active now is set."""
+    return bool(getattr(_private("torch._inductor", "config"), name, default))
 
 
 def fix_model_floats(gm: fx.GraphModule) -> None:

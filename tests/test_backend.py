@@ -155,6 +155,18 @@ def test_options_reach_inductor_and_roundings_are_kept(monkeypatch):
     ]
 
 
+@pytest.mark.parametrize("options", [{"mode": "lite"}, {"use_post_grad_passes": False}])
+def test_where_inductor_runs_no_passes_the_report_says_so(options):
+    model, x = Norm(), inputs()
+    got = run(model, x, **options)
+    with torch.no_grad():
+        assert_close(got, model(x))
+    (refusal,) = mi.last_report().rejected
+    assert refusal.kind == "pass" and "Inductor's passes" in refusal.reason
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=r"1  pass +Inductor's passes"):
+        run(model, x, strict=True, **options)
+
+
 def test_disabled_kind_is_left_to_inductor():
     model, x = Norm(), inputs()
     got = run(model, x, disable=["rms_norm"], strict=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, fx
 
-from mi300_inductor.inductor import has_hook
+from mi300_inductor.inductor import is_set
 from mi300_inductor.op_schemas import NAMESPACE
 
 _KEPT = (torch.bfloat16, torch.float16)
@@ -41,7 +41,7 @@ def drops_roundings() -> bool:
 
 def keeps_roundings() -> bool:
     """Whether a post-grad graph still has all roundings: torch keeps them, or our hook does."""
-    return not drops_roundings() or has_hook("joint_custom_pre_pass")
+    return not drops_roundings() or is_set("joint_custom_pre_pass")
 
 
 def mark_roundings(gm: fx.GraphModule, is_needed: bool | None = None) -> None:
