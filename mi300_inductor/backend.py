@@ -62,7 +62,7 @@ def mi300(
         The compiled function.
 
     Raises:
-        RuntimeError: for invalid options.
+        RuntimeError: for invalid options, or if a graph with gradients has none for an operation.
         ContractError: if `expect` or `strict` is not kept.
     """
     parsed = Options.parse(mode, options)
@@ -77,9 +77,16 @@ def mi300(
     patches = {"emulate_precision_casts": True, **dict(parsed.inductor)}
     for hook, added in zip(inductor.PASS_HOOKS, (FusionPass(parsed), RoundingMarks()), strict=True):
         patches[hook] = inductor.add_pass(hook, added, patches)
-    compiled: Callable[..., Any] = inductor.compile_module(
-        gm, example_inputs, partial(_compile_graph, options=parsed), patches
-    )
+    inner = partial(_compile_graph, options=parsed)
+    try:
+        compiled: Callable[..., Any] = inductor.compile_module(gm, example_inputs, inner, patches)
+    except RuntimeError as error:
+        if not str(error).startswith("derivative for"):
+            raise
+        raise RuntimeError(
+            f"mi300: the model is compiled for training; got a {error}, expected operations with a "
+            "derivative. Call it under torch.no_grad(), also the first time."
+        ) from error
     return compiled
 
 

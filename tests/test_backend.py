@@ -163,7 +163,7 @@ def test_where_inductor_runs_no_passes_the_report_says_so(options):
         assert_close(got, model(x))
     (refusal,) = mi.last_report().rejected
     assert refusal.kind == "pass" and "Inductor's passes" in refusal.reason
-    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=r"1  pass +Inductor's passes"):
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=r"1  pass +Inductor's"):
         run(model, x, strict=True, **options)
 
 
@@ -249,6 +249,17 @@ def test_training_fuses_what_is_legal_and_keeps_gradients():
     assert [graph.phase for graph in graphs] == ["forward", "backward"]
     for got, wanted in zip((x.grad, model.weight.grad), want, strict=True):
         torch.testing.assert_close(got, wanted, rtol=0.02, atol=0.05)
+
+
+def test_a_quantised_model_that_is_compiled_for_training_says_what_to_do():
+    model, x = nn.Sequential(Norm(), nn.Linear(HIDDEN, 16).bfloat16()), inputs()
+    mi.quantize_(model, "per_token")
+    compiled = torch.compile(model, backend="mi300")
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="torch.no_grad") as error:
+        compiled(x)
+    assert "mi300: the model is compiled for training; got a derivative for" in str(error.value)
+    with torch.no_grad():
+        assert compiled(x).shape == (x.shape[0], 16)
 
 
 def test_explain_sums_over_graphs_and_keeps_the_models_options():
