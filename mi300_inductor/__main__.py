@@ -17,6 +17,7 @@ import json
 import platform
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -104,14 +105,16 @@ def _build(name: str, out: Path | None) -> str:
     """The table of `build`.
 
     Raises:
-        RuntimeError: for an unknown target, or if a compiler is missing or fails.
+        RuntimeError: for an unknown target, if `out` cannot be written, or if a compiler is missing
+            or fails.
     """
     from mi300_inductor import arch, build, toolchain
 
+    if out is not None:
+        _make_directory(out, "build")
     if name == "cpu":
         library = build.build_cpu()
         if out is not None:
-            out.mkdir(parents=True, exist_ok=True)
             library = Path(shutil.copy2(library, out))
         row = {"arch": "cpu", "level": build.cpu_level(), "library": str(library)}
         if out is not None:
@@ -138,14 +141,29 @@ def _explain(factory: str, out: Path | None) -> str:
     """The report of `explain`.
 
     Raises:
-        RuntimeError: if the factory cannot be found or gives something else.
+        RuntimeError: if the factory cannot be found or gives something else, or `out` cannot be
+            written.
     """
     import mi300_inductor as mi
 
+    if out is not None:
+        _make_directory(out, "explain")
     module, args, kwargs = _make(factory, "explain")
     report = mi.explain(module, *args, **kwargs)
     text = str(report)
     return text if out is None else f"{text}\n\n{report.save(out) / 'report.html'}"
+
+
+def _make_directory(out: Path, command: str) -> None:
+    """Makes the directory for results before there are any."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=out).close()
+    except OSError as error:
+        raise RuntimeError(
+            f"{command}: --out cannot be written; got {error.strerror} for {out}, expected a "
+            "directory or a free name. Choose another one."
+        ) from error
 
 
 def _roofline(given: argparse.Namespace) -> str:
@@ -181,6 +199,8 @@ def _make(factory: str, command: str) -> tuple[Callable[..., Any], list[Any], di
     """The module of a factory and its arguments."""
     import torch
 
+    from mi300_inductor.shown import shown
+
     function = _load_factory(factory, command)
     wanted = [
         name
@@ -202,12 +222,21 @@ def _make(factory: str, command: str) -> tuple[Callable[..., Any], list[Any], di
     module, arguments = made
     if isinstance(arguments, dict):
         return module, [], arguments
+    if not isinstance(arguments, (torch.Tensor, tuple, list)):
+        raise RuntimeError(
+            f"{command}: the factory's arguments are something else; got {shown(arguments)}, "
+            "expected a tuple, a dict or a tensor. Return (module, args)."
+        )
     return module, [arguments] if isinstance(arguments, torch.Tensor) else list(arguments), {}
 
 
 def _load_factory(text: str, command: str) -> Callable[[], Any]:
     file, _, name = text.rpartition(":")
     path = Path(file)
+    if Path(text).is_file():
+        raise RuntimeError(
+            f"{command}: no factory; got {text}, expected FILE.py:FACTORY. Add the function's name."
+        )
     if not file or not path.is_file():
         raise RuntimeError(
             f"{command}: no such file; got {text}, expected FILE.py:FACTORY. Check the path."

@@ -163,15 +163,16 @@ def explain(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Report:
         The report, summed over the graphs that were compiled.
 
     Raises:
-        TypeError: if `model` cannot be called.
+        TypeError: if `model` cannot be called or is a class.
         ContractError: if a `"total:kind"` of the model's `expect` is not met.
     """
     import torch
 
-    if not callable(model):
+    if isinstance(model, type) or not callable(model):
+        given = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
         raise TypeError(
-            f"explain: the model cannot be called; got {type(model).__name__}, expected an "
-            "nn.Module or a function. Pass the model, then its arguments."
+            f"explain: the model cannot be called; got {given}, expected an nn.Module or a "
+            "function. Pass the model, then its arguments."
         )
     inductor.reset()
     inner = inductor.uncompiled(model)

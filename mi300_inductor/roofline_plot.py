@@ -59,7 +59,7 @@ def draw(roofline: Roofline, path: Path) -> None:
     axes.legend(fontsize=8)
     try:
         figure.savefig(path)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         raise RuntimeError(
             f"roofline: the picture cannot be written; got {path}, expected a name that ends in "
             f".png or .svg. {error}"

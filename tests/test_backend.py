@@ -454,3 +454,5 @@ def test_check_numerics_names_the_operator_and_the_worst_element(monkeypatch):
 def test_explain_of_something_that_cannot_be_called():
     with pytest.raises(TypeError, match="explain: the model cannot be called; got int"):
         mi.explain(3)
+    with pytest.raises(TypeError, match="cannot be called; got the class Norm, expected an nn"):
+        mi.explain(Norm, inputs())

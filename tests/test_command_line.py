@@ -15,6 +15,9 @@ def norm():
 def nothing():
     return 3
 
+def no_arguments():
+    return torch.nn.RMSNorm(48), None
+
 def sized(width, *rest, depth=1):
     return 3
 """
@@ -52,7 +55,14 @@ def test_explain_prints_and_saves_the_report(capsys, tmp_path):
         (["build", "--arch", "gfx90a"], "build: unknown target; got gfx90a, expected cpu, gfx942"),
         (["build", "--arch", "gfx942"], "build: no directory for gfx942; got no --out"),
         (["explain", "missing.py:f"], "explain: no such file; got missing.py:f"),
-        (["explain", "{}"], "explain: no such file"),
+        (["explain", "{}"], "bad_model.py, expected FILE.py:FACTORY. Add the function's name."),
+        (["explain", "{}:no_arguments"], "the factory's arguments are something else; got None"),
+        (
+            ["explain", "{}:norm", "--out", "{}"],
+            "explain: --out cannot be written; got File exists for",
+        ),
+        (["build", "--arch", "cpu", "--out", "{}/deep"], "build: --out cannot be written; got Not"),
+        (["roofline", "{}:norm", "--plot", "{}/x.png"], "the picture cannot be written; got "),
         (["explain", "{}:other"], "has no such function; got 'other'"),
         (["explain", "{}:sized"], "explain: the factory takes arguments; got (width)"),
         (["explain", "{}:nothing"], "explain: the factory gives something else; got int"),
