@@ -15,8 +15,8 @@ from mi300_inductor.op_targets import (
     ROUND_NOT,
     DynamicTarget,
     Target,
-    dtype_of,
     dynamic_settings,
+    input_dtype,
     scale_list,
     static_settings,
 )
@@ -220,7 +220,7 @@ def _norm(
     y_dtype: torch.dtype | None,
 ) -> tuple[Any, ...]:
     """The operators' arguments from `weight` to `y_dtype`."""
-    kind = dtype_of(op, x)
+    kind = input_dtype(op, x)
     return weight, eps, weight_offset, code(norm_dtype), code(y_dtype or kind)
 
 

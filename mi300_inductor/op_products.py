@@ -14,8 +14,8 @@ from mi300_inductor.op_schemas import overload
 from mi300_inductor.op_targets import (
     DynamicTarget,
     Target,
-    dtype_of,
     dynamic_settings,
+    input_dtype,
     scale_list,
     static_settings,
 )
@@ -118,7 +118,7 @@ def _dtypes(
     act_dtype: torch.dtype | None,
     y_dtype: torch.dtype | None,
 ) -> tuple[int | None, int, int]:
-    kind = dtype_of(op, gate)
+    kind = input_dtype(op, gate)
     sigmoid = None if sigmoid_dtype is None else code(sigmoid_dtype)
     return sigmoid, code(act_dtype or kind), code(y_dtype or kind)
 
@@ -152,8 +152,7 @@ def skinny_gemm(
         RuntimeError: if shapes or dtypes do not fit, or scales are missing or too many.
     """
     if out_dtype is None:
-        kind = dtype_of("skinny_gemm", a)
-        out_dtype = torch.bfloat16 if kind in FP8_DTYPES else kind
+        out_dtype = _usual_result("skinny_gemm", a)
     out: Tensor = overload("skinny_gemm")(a, weight, scale_a, scale_b, bias, addend, out_dtype)
     return out
 
@@ -190,16 +189,15 @@ def skinny_gemm_quant(
         RuntimeError: as `skinny_gemm`, and for a format or scale that is not supported.
     """
     op = "skinny_gemm_quant"
+    usual = _usual_result(op, a)
     settings = static_settings(op, a, target)
     if settings[-1]:
         raise RuntimeError(
             f"{op}: the result is not written unquantised as well; got return_y=True, expected "
             "False. Call skinny_gemm and quantise its result."
         )
-    if y_dtype is None:
-        y_dtype = torch.bfloat16 if a.dtype in FP8_DTYPES else a.dtype
     operands = a, weight, scale_a, scale_b, bias, addend
-    q: Tensor = overload(op)(*operands, code(y_dtype), scale, *settings[:-1])
+    q: Tensor = overload(op)(*operands, code(y_dtype or usual), scale, *settings[:-1])
     return q
 
 
@@ -240,7 +238,12 @@ def skinny_gemm_list(
             "Leave the call out."
         )
     if out_dtype is None:
-        kind = dtype_of("skinny_gemm_list", a[0])
-        out_dtype = torch.bfloat16 if kind in FP8_DTYPES else kind
+        out_dtype = _usual_result("skinny_gemm_list", a[0])
     out: list[Tensor] = overload("skinny_gemm_list")(a, weight, scale_a, scale_b, bias, out_dtype)
     return out
+
+
+def _usual_result(op: str, a: Tensor) -> torch.dtype:
+    """The dtype of a matmul's result where none is asked for."""
+    kind = input_dtype(op, a)
+    return torch.bfloat16 if kind in FP8_DTYPES else kind

@@ -70,7 +70,7 @@ def scale_list(op: str, scales: Tensor | Sequence[Tensor]) -> list[Tensor]:
     return list(listed)
 
 
-def dtype_of(op: str, x: Tensor) -> torch.dtype:
+def input_dtype(op: str, x: Tensor) -> torch.dtype:
     """The dtype of an operator's first input.
 
     Raises:
