@@ -1,5 +1,12 @@
-"""Profiles of the property tests: `quick` repeats the same examples, `make fuzz` draws new ones."""
+"""Random numbers, and profiles of the property tests.
 
+`quick` repeats the same examples, `make fuzz` draws new ones.
+"""
+
+import random
+
+import pytest
+import torch
 from hypothesis import HealthCheck, settings
 
 # Examples compile graphs, so their time says nothing: no deadline.
@@ -14,3 +21,13 @@ settings.register_profile(
     "fuzz", max_examples=2000, deadline=None, suppress_health_check=list(HealthCheck)
 )
 settings.load_profile("quick")
+
+
+@pytest.fixture
+def rng():
+    """Random numbers from a fresh seed, `drawn_seed`, which torch is given too."""
+    seed = random.SystemRandom().randrange(2**31)
+    torch.manual_seed(seed)
+    generator = random.Random(seed)
+    generator.drawn_seed = seed
+    return generator

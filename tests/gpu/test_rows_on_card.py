@@ -4,7 +4,6 @@ Fresh inputs with outliers, zeros, subnormals, NaN and infinities; a failure nam
 are filled with NaN before each call, so an unwritten one shows.
 """
 
-import random
 import threading
 
 import pytest
@@ -23,6 +22,7 @@ from ..kernels.test_cpu_rows import (
     same_bits,
     values,
 )
+from .row_args import usual_args
 from .row_checks import check_outputs
 
 DEVICE = torch.device("cuda")
@@ -35,15 +35,6 @@ def poisoned_outputs():
     torch.utils.deterministic.fill_uninitialized_memory = True
     yield
     torch.use_deterministic_algorithms(False)
-
-
-@pytest.fixture
-def rng():
-    seed = random.SystemRandom().randrange(2**31)
-    torch.manual_seed(seed)
-    generator = random.Random(seed)
-    generator.drawn_seed = seed
-    return generator
 
 
 def on_card(args):
@@ -63,24 +54,8 @@ def draw(op, rng, shape, dtypes, special=False):
     return on_card(make_args(op, rng, shape, dtypes, special))
 
 
-def usual_args(op, rng, shape, dtype, q_dtype=FN, group=-1):
-    """Arguments as models have them: one dtype, clamped to the format; taken by vector kernels."""
-    bound = 240.0 if q_dtype == FNUZ else 448.0
-    first, second = values(shape, dtype), values(shape, dtype)
-    if op.startswith("silu"):
-        args = [first, second, rng.choice([None, F32, dtype]), rng.choice([F32, dtype]), dtype]
-    else:
-        args = [first, second, dtype, dtype] if op.startswith("add") else [first]
-        weight = rng.choice([None, values((shape[-1],), dtype)])
-        args += [weight, 1e-5, rng.choice([0.0, 1.0]), rng.choice([F32, dtype]), dtype]
-    if op.endswith("dynamic"):
-        args += [group, *rng.choice([["amax_div", bound], ["div_amax", bound]]), 1e-12, 0.0]
-    elif "quant" in op:
-        args += [[torch.rand(1) * 0.1 + 1e-3 for _ in range(rng.randint(1, 4))]]
-    if "quant" in op:
-        scaling = rng.choice(["div", "mul", "mul_reciprocal"])
-        args += [q_dtype, scaling, F32, -bound, bound, True]
-    return on_card(args)
+def usual(op, rng, shape, dtype, q_dtype=FN, group=-1):
+    return on_card(usual_args(op, rng, shape, dtype, q_dtype, group))
 
 
 @pytest.mark.parametrize("hidden", [8, 64, 1000, 4096, 8192, 14336, 16384, 24576, 53248, 65536])
@@ -90,7 +65,7 @@ def test_vector_kernels_equal_the_formula(op, hidden, rng):
         for rows in (1, 5, 40, 130) + ((1100,) if hidden <= 16384 else ()):
             for q_dtype in (FN, FNUZ) if "quant" in op and rows < 100 else (FN,):
                 group = rng.choice([-1, 8, 64, 128]) if hidden % 128 == 0 else -1
-                args = usual_args(op, rng, (rows, hidden), dtype, q_dtype, group)
+                args = usual(op, rng, (rows, hidden), dtype, q_dtype, group)
                 check_call(op, args, rng.drawn_seed)
 
 
@@ -127,7 +102,7 @@ def test_any_shape(op, shape, rng):
 @pytest.mark.parametrize("op", ROW_OPS)
 def test_registration(op, rng):
     torch.use_deterministic_algorithms(False)
-    torch.library.opcheck(getattr(OPS, op).default, tuple(usual_args(op, rng, (4, 64), BF16)))
+    torch.library.opcheck(getattr(OPS, op).default, tuple(usual(op, rng, (4, 64), BF16)))
 
 
 @pytest.mark.parametrize("q_dtype", reference.FP8)
@@ -170,7 +145,7 @@ def test_packed_gate_and_up_and_row_strides(rng):
 @pytest.mark.parametrize("op", ROW_OPS)
 def test_graph_capture_and_other_streams(op, rng):
     torch.use_deterministic_algorithms(False)
-    args = usual_args(op, rng, (40, 8192), BF16)
+    args = usual(op, rng, (40, 8192), BF16)
     expected = named(op, getattr(OPS, op)(*args))
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -187,7 +162,7 @@ def test_graph_capture_and_other_streams(op, rng):
 
 def test_several_threads(rng):
     torch.use_deterministic_algorithms(False)
-    args = usual_args("add_rms_norm_quant", rng, (33, 4096), BF16)
+    args = usual("add_rms_norm_quant", rng, (33, 4096), BF16)
     expected = named("add_rms_norm_quant", OPS.add_rms_norm_quant(*args))
     results = []
 

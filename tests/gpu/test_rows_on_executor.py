@@ -5,46 +5,16 @@ before their load has arrived, and counts writes, so a byte not written once is 
 held to the operators' contract against eager formulas on fresh inputs.
 """
 
-import random
-
 import pytest
 import torch
 
 from ..cdna3.device import Schedule
 from ..kernels.test_cpu_rows import BF16, F16, F32, ROW_OPS, make_args, values
+from .row_args import usual_args
 from .row_checks import check_outputs
 from .row_problems import RowRun
 
 FN, FNUZ, E5M2 = torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2
-
-
-@pytest.fixture
-def rng():
-    seed = random.SystemRandom().randrange(2**31)
-    torch.manual_seed(seed)
-    generator = random.Random(seed)
-    generator.drawn_seed = seed
-    return generator
-
-
-def usual_args(op, rng, shape, dtype, q_dtype=FNUZ, group=-1, special=False):
-    """Arguments as models have them: one dtype, clamped to the format; taken by vector kernels."""
-    bound = 240.0 if q_dtype == FNUZ else 448.0
-    first, second = values(shape, dtype, special), values(shape, dtype, special)
-    if op.startswith("silu"):
-        args = [first, second, rng.choice([None, F32, dtype]), rng.choice([F32, dtype]), dtype]
-    else:
-        args = [first, second, dtype, dtype] if op.startswith("add") else [first]
-        weight = rng.choice([None, values((shape[-1],), dtype)])
-        args += [weight, 1e-5, rng.choice([0.0, 1.0]), rng.choice([F32, dtype]), dtype]
-    if op.endswith("dynamic"):
-        args += [group, *rng.choice([["amax_div", bound], ["div_amax", bound]]), 1e-12, 0.0]
-    elif "quant" in op:
-        args += [[torch.rand(1) * 0.1 + 1e-3 for _ in range(rng.randint(1, 4))]]
-    if "quant" in op:
-        scaling = rng.choice(["div", "mul", "mul_reciprocal"])
-        args += [q_dtype, scaling, F32, -bound, bound, True]
-    return args
 
 
 def check(op, args, rng, entry, cu_count=304):

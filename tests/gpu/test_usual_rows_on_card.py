@@ -9,7 +9,7 @@ import torch
 
 from ..kernels.test_cpu_rows import BF16, F16, F32, OPS, ROW_OPS, named, same_bits, values
 from .row_checks import check_outputs
-from .test_rows_on_card import DEVICE, FN, on_card, poisoned_outputs, rng  # noqa: F401  (fixtures)
+from .test_rows_on_card import DEVICE, FN, on_card, poisoned_outputs  # noqa: F401  (a fixture)
 
 QUANT_OPS = [name for name in ROW_OPS if "quant" in name]
 SCALES = (0.05, 1.0, -0.3, 1e-30, 3e38, 1e-42, 0.0, float("inf"), float("nan"))
@@ -17,7 +17,7 @@ FORMS = (["amax_div", 448.0], ["div_amax", 448.0], ["amax_mul", 1 / 448], ["reci
 ROUNDED = tuple([f"{form}_rounded", const] for form, const in FORMS)
 
 
-def model_args(op, rng, shape, dtype, group=-1, special=False, form=None):  # noqa: F811
+def model_args(op, rng, shape, dtype, group=-1, special=False, form=None):
     """Arguments that the plan takes for usual, without y."""
     first, second = values(shape, dtype, special), values(shape, dtype, special)
     if op.startswith("silu"):
@@ -49,7 +49,7 @@ def check_without_y(op, args, seed):
 
 @pytest.mark.parametrize("hidden", [8, 512, 1000, 2048, 4096, 8192, 14336, 16384, 24576, 65536])
 @pytest.mark.parametrize("op", QUANT_OPS)
-def test_codes_are_those_of_the_plain_operator(op, hidden, rng):  # noqa: F811
+def test_codes_are_those_of_the_plain_operator(op, hidden, rng):
     for dtype in (BF16, F16):
         for rows in (1, 7, 33, 130, 140):
             group = rng.choice([-1, 8, 64, 128]) if hidden % 128 == 0 else -1
@@ -58,7 +58,7 @@ def test_codes_are_those_of_the_plain_operator(op, hidden, rng):  # noqa: F811
 
 
 @pytest.mark.parametrize("op", QUANT_OPS)
-def test_many_rows(op, rng):  # noqa: F811
+def test_many_rows(op, rng):
     for rows, hidden in ((3000, 4096), (700, 16384), (5000, 136), (1100, 53248)):
         if op.startswith("silu") or hidden <= 16384:
             group = rng.choice([-1, 128]) if hidden % 128 == 0 else -1
@@ -66,7 +66,7 @@ def test_many_rows(op, rng):  # noqa: F811
 
 
 @pytest.mark.parametrize("op", QUANT_OPS)
-def test_nan_and_infinity_propagate_in_short_kernels(op, rng):  # noqa: F811
+def test_nan_and_infinity_propagate_in_short_kernels(op, rng):
     for _ in range(8):
         args = model_args(op, rng, (9, 4096), BF16, rng.choice([-1, 128]), special=True)
         check_without_y(op, args, rng.drawn_seed)
@@ -74,7 +74,7 @@ def test_nan_and_infinity_propagate_in_short_kernels(op, rng):  # noqa: F811
 
 @pytest.mark.parametrize("form", FORMS + ROUNDED, ids=lambda form: form[0])
 @pytest.mark.parametrize("op", [name for name in QUANT_OPS if name.endswith("dynamic")])
-def test_every_scale_form(op, form, rng):  # noqa: F811
+def test_every_scale_form(op, form, rng):
     for return_y in (True, False):
         for group in (-1, 64):
             args = model_args(op, rng, (5, 1024), BF16, group, form=form)
@@ -85,7 +85,7 @@ def test_every_scale_form(op, form, rng):  # noqa: F811
 
 
 @pytest.mark.parametrize("shape", [(1, 4096), (8, 16384), (40, 8192), (300, 2048)])
-def test_a_kernel_sees_what_the_one_ahead_wrote(shape, rng):  # noqa: F811
+def test_a_kernel_sees_what_the_one_ahead_wrote(shape, rng):
     """Launches overlap: each waits for the one ahead before it reads."""
     torch.use_deterministic_algorithms(False)
     inputs = on_card([values(shape, BF16), values(shape, BF16), values((shape[1],), BF16)])
