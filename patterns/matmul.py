@@ -1,15 +1,26 @@
-"""Matmuls with few rows: mm, addmm and _scaled_mm with the weight stored as [n, k].
+"""Matmuls with few rows: mm, addmm, mv and _scaled_mm with the weight stored as [n, k].
 
 Before: permute, mm.  After: one `mi300.skinny_gemm`, which reads the weight once. `torch.nn.Linear`
-arrives here as mm or addmm on a 2-D view of its input.
+arrives here as mm or addmm on a 2-D view of its input, or as a batch that repeats the weight.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import sympy  # type: ignore[import-untyped]
 import torch
 from torch import Tensor
 
+from mi300_inductor.gemm_plan import MAX_ROWS
+from mi300_inductor.graph.matmul_forms import (
+    FEW_COLUMNS,
+    MATMULS,
+    UNFIT,
+    VECTOR_PRODUCTS,
+    is_stored,
+    is_widened,
+)
 from mi300_inductor.graph.meaning import Matmul, Meaning, Refusal
 from mi300_inductor.graph.spelling import Match
 from mi300_inductor.graph.term import (
@@ -20,9 +31,8 @@ from mi300_inductor.graph.term import (
     count,
     same_dim,
 )
-from mi300_inductor.graph.words import shape_text
+from mi300_inductor.graph.words import describe, shape_text
 
-MAX_ROWS = 64  # above it a matmul is bound by arithmetic, which the vendor library does best
 M, N, K = 5, 112, 48
 FP8 = torch.float8_e4m3fn  # stands for every FP8 dtype: a pattern has no dtypes
 
@@ -49,14 +59,33 @@ def scaled_mm_with_bias(
     return torch._scaled_mm(a, b, scale_a, scale_b, bias)
 
 
-def is_small(rows: Dim) -> bool:
+def mv(matrix: Tensor, vector: Tensor) -> Tensor:
+    """`torch.mv`, and a weight [n, k] times a vector; torch decomposes it."""
+    return torch.mv(matrix, vector)
+
+
+def addmv(matrix: Tensor, vector: Tensor, bias: Tensor) -> Tensor:
+    """The same with one bias value per row of the matrix."""
+    return torch.addmv(bias, matrix, vector)
+
+
+def is_small(rows: Dim | sympy.Expr) -> bool:
     """Whether a row count is few or not known while compiling."""
     return not isinstance(rows, int) or rows <= MAX_ROWS
 
 
 def _operands(root: Term) -> tuple[Term, Term]:
-    first = 1 if root.op == "addmm" else 0
-    return root.args[first], root.args[first + 1]
+    a, b = (
+        root.args[:2]
+        if root.op in ("scaled_mm", "scaled_result", "block_scales")
+        else root.args[-2:]
+    )
+    return (b, a) if root.op in VECTOR_PRODUCTS else (a, b)
+
+
+def _rows(a: Term) -> Any:
+    """Number of rows of [..., k]: an int, or an expression."""
+    return count(a.shape[:-1])
 
 
 def _describe(match: Match) -> Matmul | Refusal:
@@ -64,31 +93,36 @@ def _describe(match: Match) -> Matmul | Refusal:
     a, b = _operands(root)
     is_fp8 = a.dtype in FP8_DTYPES and b.dtype in FP8_DTYPES
     on_gpu = root.node.meta["val"].device.type != "cpu"
-    if not is_fp8 and not (a.dtype == b.dtype and a.dtype in HALF_DTYPES):
-        return Refusal(
-            f"the operands are {a.dtype} and {b.dtype}, expected two FP8 tensors or two of "
-            "bfloat16 or float16",
-            "Convert the model to bfloat16, or quantise it with quantize_.",
-        )
+    refusal = _other_dtypes(a, b)
+    if refusal is not None:
+        return refusal
     if root.dtype not in (*HALF_DTYPES, torch.float32):
         return Refusal(
             f"the result is {root.dtype}, expected bfloat16, float16 or float32",
             "Pass out_dtype=torch.bfloat16, and quantise the result.",
         )
-    rows, depth, columns = a.shape[-2], b.shape[-2], b.shape[-1]
+    rows, along_k, columns = _rows(a), -2, b.shape[-1]
+    if root.op in VECTOR_PRODUCTS:
+        along_k, columns = -1, b.shape[-2]
+        if not is_stored(b):
+            return Refusal(
+                f"the matrix of a product with a vector, {describe(b)}, is computed in the graph, "
+                "expected an input",
+                "Nothing to change: Inductor multiplies and sums while it computes the matrix.",
+            )
     if not is_small(rows) and (on_gpu or not is_fp8):
         return Refusal(
             f"{rows} rows, expected at most {MAX_ROWS}", "Nothing to change: the library is faster."
         )
-    k_stride = b.node.meta["val"].stride()[-2]
+    k_stride, depth = b.node.meta["val"].stride()[along_k], b.shape[along_k]
     if not same_dim(k_stride, 1) and not same_dim(depth, 1):
         return Refusal(
-            f"the weight is stored as [k, n]: its second operand {shape_text(b)} has stride "
+            f"the weight is stored as [k, n]: {_K_WORDS[along_k]} {shape_text(b)} has stride "
             f"{k_stride} along k, expected 1",
             "Store the weight as [n, k] and pass its transpose, as torch.nn.Linear does.",
         )
     bias = match.variables.get("bias")
-    if bias is not None and len(bias.shape) != 1:
+    if bias is not None and not _is_bias(bias, columns):
         return Refusal(
             f"the bias has shape {shape_text(bias)}, expected one value per column",
             "Add a full-size tensor after the matmul.",
@@ -96,31 +130,90 @@ def _describe(match: Match) -> Matmul | Refusal:
     # As they are read: what is widened on the way is no fp32 scale yet.
     uses = {name: match.uses.get(term) for term, name in match.spelling.variables.items()}
     scale_a, scale_b = uses.get("scale_a"), uses.get("scale_b")
-    for name, scale, size in (("scale_a", scale_a, rows), ("scale_b", scale_b, columns)):
+    for name, scale, size in (("scale_a", scale_a, rows), ("scale_b", scale_b, count([columns]))):
         if scale is not None and not _is_scale(scale, size):
             return Refusal(
                 f"{name} has shape {shape_text(scale)}, expected one value or one per "
                 f"{'row' if name == 'scale_a' else 'column'}",
                 "Use per-tensor or per-row and per-column scales.",
             )
-    return Matmul(match, root, a, b, scale_a, scale_b, bias)
+    return Matmul(match, root, a, b, columns, depth, scale_a, scale_b, bias)
 
 
-def _is_scale(scale: Term, size: Dim) -> bool:
+_K_WORDS = {-2: "its second operand", -1: "the matrix"}
+
+
+def _other_dtypes(a: Term, b: Term) -> Refusal | None:
+    is_fp8 = a.dtype in FP8_DTYPES and b.dtype in FP8_DTYPES
+    if is_fp8 or (a.dtype == b.dtype and a.dtype in HALF_DTYPES):
+        return None
+    return Refusal(
+        f"the operands are {a.dtype} and {b.dtype}, expected two FP8 tensors or two of "
+        "bfloat16 or float16",
+        "Multiply the halves as they are, and convert the result; or quantise with quantize_.",
+    )
+
+
+def _is_bias(bias: Term, columns: Dim) -> bool:
+    """One value per column: [n] or [1, n]."""
+    return bool(bias.shape) and same_dim(bias.shape[-1], columns) and count(bias.shape[:-1]) == 1
+
+
+def _is_scale(scale: Term, size: Any) -> bool:
     # Reshapes are looked through: a column of scales may come as [batch, tokens, 1].
     values = count(scale.shape)
-    fits = any(sympy.expand(values - count([dim])) == 0 for dim in (1, size))
+    fits = any(sympy.expand(values - other) == 0 for other in (1, size))
     return scale.is_const or scale.dtype == torch.float32 and fits
 
 
 def _is_anchor(term: Term) -> bool:
-    """A matmul of half or FP8 dtype with few or unknown rows."""
-    if term.op not in ("mm", "addmm", "scaled_mm"):
+    """A matmul of half or FP8 dtype, or of widened halves, with few or unknown rows."""
+    if term.op not in MATMULS and term.op not in UNFIT:
         return False
     a, b = _operands(term)
     if a.dtype in FP8_DTYPES:
         return is_small(a.shape[-2]) or term.node.meta["val"].device.type == "cpu"
-    return a.dtype in HALF_DTYPES and a.dtype == b.dtype and is_small(a.shape[-2])
+    is_half = a.dtype == b.dtype and (a.dtype in HALF_DTYPES or (is_widened(a) and is_widened(b)))
+    return is_half and (term.op in FEW_COLUMNS or is_small(_rows(a)))
+
+
+def _explain(anchor: Term) -> Refusal | None:
+    """Why what only looks like a matmul with few rows is none."""
+    a, b = _operands(anchor)
+    refusal = _other_dtypes(a, b)
+    if refusal is not None or anchor.op in MATMULS:
+        return refusal
+    if anchor.op == "weighted_addmm":
+        alpha, beta = anchor.attrs
+        return Refusal(
+            f"alpha is {alpha:g} and beta {beta:g}, expected 1 and 1",
+            "Write it as alpha * torch.nn.functional.linear(x, weight) + beta * bias.",
+        )
+    if anchor.op == "batched_mm":
+        return Refusal(
+            f"a batch of {b.shape[0]} matrices {shape_text(b)}, expected one matrix",
+            "Call torch.nn.functional.linear for each matrix of the batch.",
+        )
+    if anchor.op in FEW_COLUMNS:
+        return Refusal(
+            f"the few rows are the columns of the second operand {shape_text(b)}, and the first "
+            f"{shape_text(a)} is the weight",
+            "Write it as torch.nn.functional.linear(x, weight) with x as [rows, k].",
+        )
+    if anchor.op == "dot":
+        return Refusal(
+            "a product of two vectors, which has one row and one column",
+            "Nothing to change: Inductor's sum reads each value once, too.",
+        )
+    if anchor.op == "scaled_result":
+        return Refusal(
+            "the matmul has a scale_result, expected None", "Multiply the result by it later."
+        )
+    return Refusal(
+        f"the scales are of kinds {anchor.attrs[0]} and {anchor.attrs[1]}, expected [0] or [1]: "
+        "one for the tensor or one per row, not swizzled",
+        "Use ScalingType.TensorWise or ScalingType.RowWise, or torch._scaled_mm.",
+    )
 
 
 _FLOAT = {"a": torch.ones(M, K), "b": torch.ones(N, K).t(), "bias": torch.ones(N)}
@@ -131,14 +224,20 @@ _FP8 = {
     "scale_b": torch.ones(()),
     "bias": torch.ones(N),
 }
+_VECTOR = {
+    "matrix": torch.ones(N, K).bfloat16(),
+    "vector": torch.ones(K).bfloat16(),
+    "bias": torch.ones(N).bfloat16(),
+}
 
 MEANING = Meaning(
     name="matmul",
     kind="skinny_gemm",
-    spellings=(mm, addmm, scaled_mm, scaled_mm_with_bias),
-    examples=(_FLOAT, _FP8),
+    spellings=(mm, addmm, scaled_mm, scaled_mm_with_bias, mv, addmv),
+    examples=(_FLOAT, _FP8, _VECTOR),
     roles=lambda root: {"product": root},
     describe=_describe,
     anchor=_is_anchor,
     hint="Write it as torch.nn.functional.linear, or as torch._scaled_mm with fp32 scales.",
+    explain=_explain,
 )

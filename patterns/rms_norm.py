@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from mi300_inductor.graph.meaning import Meaning, Refusal, RmsNorm
 from mi300_inductor.graph.spelling import HIDDEN, ROWS, Match
-from mi300_inductor.graph.term import FLOAT_DTYPES, Term, held_dtype, strip
+from mi300_inductor.graph.term import FLOAT_DTYPES, HALF_DTYPES, Term, held_dtype, strip
 from mi300_inductor.graph.words import describe
 
 
@@ -118,16 +118,23 @@ def _other_rounding(match: Match) -> Refusal | None:
 
 
 def _is_anchor(term: Term) -> bool:
-    """An rsqrt over a mean or sum of squares, or a number added to the square root of one."""
+    """An rsqrt over a mean or sum of squares, or a division by the square root of one.
+
+    Where a number is added to the root, or bounds it, that is the anchor.
+    """
     return _reduction(term) is not None
 
 
 def _reduction(term: Term) -> Term | None:
     """The mean or sum of squares in an anchor."""
-    inner = list(term.args)
-    if term.op == "add" and any(a.is_const for a in term.args):
-        inner = [a for a in term.args if a.op == "sqrt"]
-    elif term.op != "rsqrt":
+    if term.op == "rsqrt":
+        inner = list(term.args)
+    elif term.op in ("add", "max") and any(a.is_const for a in term.args):
+        inner = [root for root in map(_root_in, term.args) if root is not None]
+    elif term.op == "div":
+        root = _root_in(term.args[1])
+        inner = [] if root is None else [root]
+    else:
         return None
     for _ in range(4):
         for candidate in inner:
@@ -138,6 +145,14 @@ def _reduction(term: Term) -> Term | None:
     return None
 
 
+def _root_in(term: Term) -> Term | None:
+    """The square root of which a value is a multiple, rounded perhaps."""
+    term = strip(term)
+    while term.op == "expand" or (term.op in ("mul", "div") and term.args[1].is_const):
+        term = strip(term.args[0])
+    return term if term.op == "sqrt" else None
+
+
 def _explain(anchor: Term) -> Refusal | None:
     """Mistakes in the mean of squares, which the operands around it would hide."""
     reduction = _reduction(anchor)
@@ -145,6 +160,12 @@ def _explain(anchor: Term) -> Refusal | None:
         return Refusal(
             "eps is added outside the square root",
             "Add eps to the mean inside the root: x * rsqrt(mean(x**2) + eps).",
+        )
+    if anchor.op == "max":
+        bound = next(a.value for a in anchor.args if a.is_const)
+        return Refusal(
+            f"the root of the squares has a lower bound, {bound:g}, instead of an eps inside it",
+            "Write it as x.float() * rsqrt(mean(x.float()**2, -1, keepdim=True) + eps) * weight.",
         )
     if reduction is not None and reduction.op == "mean_other":
         return Refusal(
@@ -156,6 +177,13 @@ def _explain(anchor: Term) -> Refusal | None:
         return Refusal(
             "the squares are summed, not averaged",
             "Use mean(-1, keepdim=True), or divide the sum by x.shape[-1].",
+        )
+    root = _root_in(anchor.args[1]) if anchor.op == "div" else None
+    if root is not None and held_dtype(anchor.args[1]) in HALF_DTYPES:
+        return Refusal(
+            f"the norm is not in float32 throughout: {describe(root)} is rounded to "
+            f"{held_dtype(anchor.args[1])}",
+            "Convert x with .float() before squaring it, as Llama's norm does, and cast once.",
         )
     return None
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from torch import fx
 
 from mi300_inductor.graph.forms import argument, aten, handles, prims
+from mi300_inductor.graph.matmul_forms import decomposed_product
 from mi300_inductor.graph.term import (
     FLOAT_DTYPES,
     FP8_DTYPES,
@@ -37,7 +38,11 @@ def _cast(build: Canonicaliser, node: fx.Node) -> Term | None:
         return None
     if source.dtype == value.dtype:
         return source
-    return _in_halves(build, node, source) or build.like(node, "cast", source)
+    if value.dtype in HALF_DTYPES:
+        form = _in_halves(build, node, source) or decomposed_product(build, node, source)
+        if form is not None:
+            return form
+    return build.like(node, "cast", source)
 
 
 def _in_halves(build: Canonicaliser, node: fx.Node, value: Term) -> Term | None:

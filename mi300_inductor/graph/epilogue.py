@@ -10,19 +10,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from mi300_inductor.graph.canonicalise import Canonicaliser
+from mi300_inductor.graph.matmul_forms import MATMULS
 from mi300_inductor.graph.meaning import Fact, Matmul, Quantize
 from mi300_inductor.graph.region import Region
 from mi300_inductor.graph.term import (
     FP8_DTYPES,
     Term,
+    count,
     held_dtype,
     is_transparent_view,
     same_dim,
     same_shape,
     strip,
 )
-
-MATMULS = ("mm", "addmm", "scaled_mm")
 
 
 def addends_of(canonical: Canonicaliser) -> dict[Term, list[tuple[Term, Term]]]:
@@ -74,7 +74,7 @@ def matmul_regions(
 def _is_in_kernel(fact: Matmul) -> bool:
     """Whether the operator has an epilogue for every number of rows: not the library's on a GPU."""
     device = fact.root.node.meta["val"].device
-    return device.type == "cpu" or isinstance(fact.root.shape[-2], int)
+    return device.type == "cpu" or isinstance(count(fact.a.shape[:-1]), int)
 
 
 def _matmul_region(

@@ -224,11 +224,14 @@ def _mean(build: Canonicaliser, node: fx.Node) -> Term | None:
     return build.like(node, "mean", source)
 
 
-@handles(aten.sum.dim_IntList)
+@handles(aten.sum.dim_IntList, aten.sum.default)
 def _sum(build: Canonicaliser, node: fx.Node) -> Term | None:
     source = build.term(node.args[0])
-    if not _last_dim_only(source, node.args[1]):
-        return None
+    dims = argument(node, 1, "dim") or range(len(source.shape))
+    if not _last_dim_only(source, list(dims)):
+        return build.like(
+            node, "sum_other", source, attrs=tuple(d % len(source.shape) for d in dims)
+        )
     return build.like(node, "sum", source, attrs=("last",))
 
 

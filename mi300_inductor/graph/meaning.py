@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from mi300_inductor.graph.spelling import Match
-from mi300_inductor.graph.term import Term
+from mi300_inductor.graph.term import Dim, Term
 
 
 @dataclass(frozen=True)
@@ -97,12 +97,17 @@ class DynamicScale:
 
 @dataclass(frozen=True, eq=False)
 class Matmul:
-    """`root` is a 2-D matmul; `b` is [k, n] with k contiguous."""
+    """`root` is a matmul with one matrix: the rows of `a`, [..., k], times `b`.
+
+    `b` is [k, n], in a product with a vector [n, k]; k is contiguous.
+    """
 
     match: Match
     root: Term
     a: Term
     b: Term
+    columns: Dim
+    depth: Dim
     scale_a: Term | None
     scale_b: Term | None
     bias: Term | None

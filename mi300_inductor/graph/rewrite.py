@@ -7,6 +7,7 @@ end the graph is sorted again, keeping the original order wherever that is possi
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from torch._subclasses import FakeTensor
 from mi300_inductor.dtype_codes import as_argument
 from mi300_inductor.graph.fake_values import another, layout_of
 from mi300_inductor.graph.legality import CHECK
+from mi300_inductor.graph.matmul_forms import VECTOR_PRODUCTS
 from mi300_inductor.graph.order import is_sorted, sort
 from mi300_inductor.graph.region import Region
 from mi300_inductor.graph.term import Term, same_dim, same_shape
@@ -145,15 +147,13 @@ class Rewriter:
         return self._node(value)
 
     def _matmul_operand(self, region: Region, name: str, node: fx.Node, like: fx.Node) -> fx.Node:
-        """An operand of a matmul operator, whose tensors are 2-D; a batch of one is not."""
+        """An operand of a matmul operator, whose tensors are 2-D; a batch and a vector are not."""
         shape = node.meta["val"].shape
-        if name == "weight":
+        if name == "weight" and region.rows.op not in VECTOR_PRODUCTS:
             return self._transposed(self._reshaped(node, shape[-2:], like), like)
-        if name == "a":
-            return self._reshaped(node, shape[-2:], like)
-        if name == "addend" and len(shape) > 1:
-            return self._reshaped(node, region.rows.shape[-2:], like)
-        return node
+        if name == "a" or (name == "addend" and len(shape) > 1):
+            return self._reshaped(node, (math.prod(shape[:-1]), shape[-1]), like)
+        return self._reshaped(node, shape[-1:], like) if name == "bias" else node
 
     def _scale(self, term: Term, like: fx.Node) -> fx.Node:
         """A static scale as an fp32 tensor of one element."""

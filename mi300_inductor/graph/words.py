@@ -17,6 +17,7 @@ def in_words(term: Term) -> str:
         "mean": "a mean over the last dimension",
         "mean_other": "a mean over other dimensions",
         "sum": "a sum over the last dimension",
+        "sum_other": "a sum over other dimensions",
         "amax": "a maximum over the last dimension"
         if term.attrs[:1] != ("all",)
         else "a maximum over the whole tensor",

@@ -135,8 +135,8 @@ def matmul_work(region: Region) -> MatmulWork:
     given = {name: [t] if isinstance(t, Term) else [] for name, t in region.inputs.items()}
     return MatmulWork(
         m=count(fact.a.shape[:-1]),
-        n=count(fact.b.shape[-1:]),
-        k=count(fact.b.shape[-2:-1]),
+        n=count([fact.columns]),
+        k=count([fact.depth]),
         activations=_bytes([*given["a"], *given["scale_a"], *given["bias"]]),
         weight=_bytes([*given["weight"], *given["scale_b"]]),
         out=_bytes([region.rows]),

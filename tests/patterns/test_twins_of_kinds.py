@@ -80,7 +80,7 @@ def activation(packed, change, extra):
     if change == "swapped halves":
         gate, up = up, gate
     if change == "sigmoid of the other half":
-        return gate * torch.sigmoid(up) * up
+        return gate * torch.sigmoid(up) * gate
     sigmoid = torch.sigmoid(gate)
     if change == "second user of an inner value":
         extra.append(sigmoid + 1)
