@@ -240,4 +240,12 @@ MEANING = Meaning(
     anchor=_is_anchor,
     hint="Write it as torch.nn.functional.linear, or as torch._scaled_mm with fp32 scales.",
     explain=_explain,
+    part={
+        mm: "mm",
+        addmm: "addmm",
+        scaled_mm: "scaled_mm",
+        scaled_mm_with_bias: "scaled_mm",
+        mv: "mv",
+        addmv: "addmv",
+    },
 )

@@ -234,4 +234,12 @@ MEANING = Meaning(
     anchor=_is_anchor,
     hint="Write it as torch.nn.functional.silu(gate) * up with gate and up of one shape.",
     explain=_explain,
+    part={
+        silu_mul: "exp",
+        sigmoid_mul: "sigmoid",
+        up_first: "sigmoid",
+        sigmoid_last: "sigmoid",
+        divided_product: "exp",
+        divided_up: "exp",
+    },
 )

@@ -8,7 +8,7 @@ A file of `patterns/` defines one `Meaning`: its spellings, the roles that its o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -133,6 +133,7 @@ class Meaning:
         explain: Names what is wrong with an anchor, where that is known better than by matching.
         needs: The operation without which there is no match, so that graphs without it need no
             compiled spellings; empty if several will do.
+        part: The same for single spellings: an operation without which one cannot match.
     """
 
     name: str
@@ -145,3 +146,4 @@ class Meaning:
     hint: str
     explain: Callable[[Term], Refusal | None] = lambda anchor: None
     needs: str = ""
+    part: Mapping[Callable[..., Any], str] = field(default_factory=dict)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mi300_inductor.graph.canonicalise import Canonicaliser
 from mi300_inductor.graph.meaning import Fact, Meaning, Refusal
@@ -40,17 +41,33 @@ class Recognition:
 
 
 @functools.cache
-def compiled(meaning_name: str) -> tuple[Spelling, ...]:
-    """The matchers of a meaning, spellings of users included; equal patterns are one matcher."""
+def compiled(meaning_name: str, present: frozenset[str] | None = None) -> tuple[Spelling, ...]:
+    """The matchers of a meaning, spellings of users included; equal patterns are one matcher.
+
+    Args:
+        meaning_name: Its name.
+        present: Those operations of `Meaning.part` that a graph has: tracing a spelling costs as
+            much as matching it a hundred times, so those that cannot match are left out. None for
+            all spellings.
+    """
     meaning = next(m for m in meanings() if m.name == meaning_name)
-    table = decomposition_table()
     found: dict[str, Spelling] = {}
     for function in (*meaning.spellings, *user_spellings(meaning_name)):
-        for example in examples_of(meaning, function):
-            spelling = compile_spelling(function, example, meaning.roles, table)
+        part = meaning.part.get(function)
+        if part is not None and present is not None and part not in present:
+            continue
+        for spelling in _matchers(meaning_name, function):
             known = found.get(spelling.key)
             found[spelling.key] = known.merged(spelling) if known else spelling
     return tuple(found.values())
+
+
+@functools.cache
+def _matchers(meaning_name: str, function: Callable[..., Any]) -> tuple[Spelling, ...]:
+    meaning = next(m for m in meanings() if m.name == meaning_name)
+    table = decomposition_table()
+    examples = examples_of(meaning, function)
+    return tuple(compile_spelling(function, e, meaning.roles, table) for e in examples)
 
 
 def recognise(canonical: Canonicaliser) -> Recognition:
@@ -77,7 +94,8 @@ def _facts_of(
     if meaning.needs and meaning.needs not in by_op:
         return [], []
     matches: list[Match] = []
-    for spelling in compiled(meaning.name):
+    present = frozenset(op for op in meaning.part.values() if op in by_op)
+    for spelling in compiled(meaning.name, present):
         for term in by_op.get(spelling.root.op, ()):
             match = spelling.match(term)
             if match is not None:
