@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import shlex
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -142,6 +145,13 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def command() -> str:
+    """What was typed, with the variables that hold both sides to an instruction set."""
+    held = (name for name in ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA") if name in os.environ)
+    variables = (f"{name}={os.environ[name]}" for name in held)
+    return " ".join([*variables, "python -m benchmarks.cpu_gemm", shlex.join(sys.argv[1:])])
+
+
 def main() -> None:
     args = arguments()
     lines = lines_of(args)
@@ -150,7 +160,8 @@ def main() -> None:
         f"Skinny GEMM on {facts['processor']} ({build.cpu_level()}), torch {facts['torch']}, "
         f"{facts['date']}, commit {facts['commit']}. "
         f"Interleaved medians, {args.rotated} MiB of weights in rotation per dtype; FP8 is "
-        "float8_e4m3fn with per-tensor scales and bf16 output, its mm is the bf16 one."
+        "float8_e4m3fn with per-tensor scales and bf16 output, its mm is the bf16 one. Made by "
+        f"`{command()}`."
     )
     body = [line.cells for line in lines]
     table = tabulate(body, HEADS, tablefmt="github", floatfmt=".2f", missingval="")
