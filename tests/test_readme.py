@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from mi300_inductor.roofline import roofline
+
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 
@@ -47,6 +49,9 @@ def test_blocks_run_and_give_what_the_text_says(tmp_path, monkeypatch, capsys, u
     rows = [line.partition("block.py")[0] for line in table[0].splitlines()[2:-1]]
     assert len(rows) == len(claimed)
     assert all(row in said for row in rows), said
+    # Its model is the roofline's as well.
+    cost = roofline(scope["model"], (scope["x"],), target_name="gfx942", rows=[1])
+    assert str(cost) in README.read_text()
     assert (tmp_path / "out" / "report.html").stat().st_size > 1000
     assert "rms_norm | " in said
     assert list(user_spellings) == ["rms_norm"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import shlex
 
 import pytest
 
-from benchmarks import readme, sweeps
+from benchmarks import model, plots, readme, sweeps
+from benchmarks.options import parser
 from benchmarks.results import Result
 from benchmarks.timing import Sample
 
@@ -23,6 +26,28 @@ def test_every_block_has_results_and_they_name_their_command():
         assert result.command.startswith("python -m benchmarks")
         assert result.command.split("; ")[0] in readme.block(name)
         assert result.records and result.header["commit"] and result.header["torch"]
+
+
+@pytest.mark.parametrize("name", ["model-h200", "model-cpu"])
+def test_the_commands_beside_a_table_of_models_give_its_rows_and_no_others(name):
+    result = Result.load(readme.RESULTS / readme.BLOCKS[name][0])
+    asked = set()
+    for command in result.command.split("; "):
+        given = parser().parse_args(shlex.split(command)[3:])
+        presets = given.preset or model.STANDARD[given.device]
+        cases = itertools.product(presets, given.rows, given.providers, [given.dtype or "fp8"])
+        asked |= set(cases)
+    shown = {(r["preset"], r["rows"], r["provider"], r["dtype"]) for r in result.records}
+    assert shown == asked
+    assert readme.block(name).count("\n| llama") + readme.block(name).count("\n| tiny") == len(
+        {case[:2] for case in asked}
+    )
+
+
+def test_equal_results_give_equal_pictures(folder, tmp_path):
+    result = Result.load(folder / "model_h200.json")
+    made = [plots.draw([result], tmp_path / name) for name in "ab"]
+    assert made[0] and [a.read_text() for a in made[0]] == [b.read_text() for b in made[1]]
 
 
 @pytest.fixture
