@@ -27,7 +27,6 @@ from torch._dynamo.utils import counters
 
 import mi300_inductor as mi
 from benchmarks.decoding import Decoder, Decoding, llama_config, random_llama, random_prompts
-from benchmarks.timing import compile_in_this_process
 from mi300_inductor import build
 from mi300_inductor.report import GraphReport, Rejection
 
@@ -188,8 +187,6 @@ def main() -> int:
     silence()
     console = Console()
     device = torch.device(args.device)
-    if device.type == "cpu":
-        compile_in_this_process()
     config = llama_config(args.hidden, args.layers, args.vocab)
     console.begin("model")
     model = random_llama(config, device, args.seed)

@@ -12,7 +12,7 @@ from torch._inductor import config as inductor_config
 
 from benchmarks import breakdown, providers
 from benchmarks.presets import PRESETS, Model, Step
-from benchmarks.results import Result
+from benchmarks.results import Result, one_line
 from benchmarks.tables import counted, say
 from benchmarks.timing import DryRun, Queued, Timed, Unavailable, WallClock, interleave
 
@@ -73,7 +73,7 @@ def measure(
             with inductor_config.patch("triton.autotune_pointwise", options.tuned_blocks):
                 call = prepare(provider, step, device, extra)
         except Exception as error:  # one provider's failure is a line of the result, not its end
-            result.note(f"{label}: {type(error).__name__}: {str(error).splitlines()[0]}")
+            result.note(f"{label}: {one_line(error)}")
             continue
         calls[provider.name] = call
         timed[provider.name] = (

@@ -11,7 +11,7 @@ import torch
 from benchmarks import libraries, providers
 from benchmarks.chains import FAMILIES, FORMS, Case
 from benchmarks.presets import PRESETS, STANDARD_PRESETS, check_memory
-from benchmarks.results import Result
+from benchmarks.results import Result, one_line
 from benchmarks.tables import counted, say
 from benchmarks.timing import Timed, Unavailable, interleave, ready, set_count
 from mi300_inductor import arch
@@ -77,7 +77,7 @@ def measure(case: Case, options: argparse.Namespace, device: torch.device, resul
             try:
                 timed[name] = ready(partial(_call, call, buffers), count, device, options.dry)
             except Exception as error:
-                result.note(f"{name}: {type(error).__name__}: {str(error).splitlines()[0]}")
+                result.note(f"{name}: {one_line(error)}")
         times = interleave(timed, options.rounds, options.seconds)
     rates = {name: round(case.bytes_moved / times[name].median / 1e3, 4) for name in times}
     ceiling = result.ceilings.stream if result.ceilings is not None else None

@@ -75,6 +75,13 @@ class Result:
         path.write_text(self.to_json())
 
 
+def one_line(error: Exception) -> str:
+    """What went wrong in one line; an error that only announces another one says that one too."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    said = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+    return f"{type(error).__name__}: {said}"
+
+
 def merge(results: list[Result]) -> Result:
     """One result of several runs of a benchmark on one machine, in their order.
 

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from benchmarks import tables
-from benchmarks.results import Result, merge
+from benchmarks.results import Result, merge, one_line
 from benchmarks.timing import Ceilings, Sample
 
 HEADER = {"card": "a card", "torch": "2.13", "commit": "abc"}
@@ -130,3 +130,15 @@ def test_rates_have_the_unit_that_suits_them():
     result.add(case, {"op": Sample(1.0, 1.0, 1.0)}, tflops={"op": 0.0123})
     page = tables.markdown(result)
     assert "GFLOP/s" in page and "| 12.3" in page and "matmul 170 GFLOP/s" in page
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a b\nmore", "a b"),
+        ("backend='x' raised:\nKeyError: 'k'\nmore", "backend='x' raised: KeyError: 'k'"),
+        ("", ""),
+    ],
+)
+def test_an_error_is_one_line(text, said):
+    assert one_line(RuntimeError(text)) == f"RuntimeError: {said}"
