@@ -7,6 +7,7 @@ import logging
 import shlex
 import sys
 import warnings
+from pathlib import Path
 
 import torch
 
@@ -42,10 +43,10 @@ def main(arguments: list[str] | None = None) -> int:
     for name in wanted:
         # What `all` has no option for takes each benchmark's default.
         own, _ = parser().parse_known_args([name, *given[1:]])
-        result = measure(name, own, device, given)
-        if options.json:
-            is_one = options.benchmark != "all"
-            path = options.json if is_one else options.json / f"{name}.json"
+        is_one = options.benchmark != "all"
+        path = options.json if is_one or not options.json else options.json / f"{name}.json"
+        result = measure(name, own, device, given, path)
+        if path:
             result.save(path)
             path.with_suffix(".md").write_text(markdown(result))
         print(f"\n{markdown(result)}", flush=True)
@@ -60,15 +61,19 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def measure(
-    name: str, options: argparse.Namespace, device: torch.device, given: list[str]
+    name: str,
+    options: argparse.Namespace,
+    device: torch.device,
+    given: list[str],
+    path: Path | None,
 ) -> Result:
-    """Runs one benchmark."""
+    """Runs one benchmark; what is measured is kept in that file as it comes."""
     without = ("--json", "--plot")
     kept = [a for i, a in enumerate(given[1:]) if not {a, given[i]} & set(without)]
     command = shlex.join(["python", "-m", "benchmarks", name, *kept])
     ceilings = measure_ceilings(device) if name in WITH_CEILINGS else None
     module = BENCHMARKS[name]
-    result = Result(name, command, environment(device), module.METHOD, ceilings)
+    result = Result(name, command, environment(device), module.METHOD, ceilings, kept=path)
     print(f"{name}: " + "; ".join(result.header.values()), flush=True)
     module.run(options, device, result)
     return result

@@ -25,6 +25,8 @@ class Result:
         records: One for each case and provider: the case's own keys, `provider`, `us`, `low`,
             `high` (microseconds) and whatever else was measured.
         notes: One line for each thing that was asked for and is missing.
+        kept: File that is written anew after each case, so that a run that is stopped leaves what
+            it measured; not part of the file.
     """
 
     benchmark: str
@@ -34,6 +36,7 @@ class Result:
     ceilings: Ceilings | None = None
     records: list[Record] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    kept: Path | None = field(default=None, compare=False)
 
     def add(self, case: Record, times: dict[str, Sample], **extra: dict[str, Any]) -> None:
         """Adds a record for each provider; `extra` maps a name to a value for each provider."""
@@ -42,6 +45,8 @@ class Result:
             more = {name: by[provider] for name, by in extra.items() if provider in by}
             rounded = {name: round(value, 3) for name, value in measured.items()}
             self.records.append({**case, "provider": provider, **rounded, **more})
+        if self.kept is not None:
+            self.save(self.kept)
 
     def note(self, line: str) -> None:
         """Notes, once, what is missing, and says so at once."""
@@ -52,6 +57,7 @@ class Result:
     def to_json(self) -> str:
         """The whole result, one record a line."""
         plain = asdict(self)
+        del plain["kept"]
         records = ",\n  ".join(json.dumps(record) for record in plain.pop("records"))
         head = json.dumps(plain, indent=1)[:-2]
         return f'{head},\n "records": [\n  {records}\n ]\n}}\n'

@@ -43,6 +43,16 @@ def test_a_result_is_read_back_as_it_was_written(tmp_path):
     assert len(result.records) == 10
 
 
+def test_a_run_that_is_stopped_leaves_what_it_measured(tmp_path):
+    kept = tmp_path / "deep" / "x.json"
+    result = Result("gemm", "command", dict(HEADER), "method", kept=kept)
+    case = {"shape": "s", "n": 1, "k": 1, "dtype": "fp8"}
+    for rows in (1, 8):
+        result.add({**case, "rows": rows}, {"op": Sample(1.0, 1.0, 1.0)})
+        assert [r["rows"] for r in Result.load(kept).records] == [1, 8][: 1 + (rows == 8)]
+    assert "kept" not in kept.read_text() and Result.load(kept) == result
+
+
 def test_what_is_missing_is_said_once(capsys):
     result = model_result()
     result.note("library x: not installed")
