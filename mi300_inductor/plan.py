@@ -68,8 +68,8 @@ _RARE_FLOATS = (
     *("amax_min", "scale_min", "scale_const"),
 )
 _RARE_CODES = (
-    *("first_dtype", "second_dtype", "weight_dtype", "sum_dtype", "residual_dtype"),
-    "is_scale_rounded",
+    *("is_scale_rounded", "first_dtype", "second_dtype"),
+    *("weight_dtype", "sum_dtype", "residual_dtype"),
 )
 
 

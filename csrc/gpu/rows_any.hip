@@ -11,37 +11,49 @@ MI300_DEVICE float any_dynamic_scale(const RowArgs& args, float amax) {
   return dynamic_scale(args, amax, [&](float value) { return round_to(args.y_dtype, value); });
 }
 
-// The codes of one row whose scales come from its elements; `amax` is this lane's largest.
+// The codes of one row by its static scales or, per token, by the one that its largest element gives;
+// `amax` is this lane's largest.
 template <class YOf>
-MI300_DEVICE void finish_dynamic(const RowArgs& args, i64 row, const RowTeam& team, RowSlots& slots,
-                                 u32 amax, const YOf& y_of) {
-  const i64 start = row * args.hidden;
-  if (args.quant == Quant::kPerToken) {
+MI300_DEVICE void finish_whole(const RowArgs& args, i64 row, const RowTeam& team, RowSlots& slots,
+                               u32 amax, const YOf& y_of) {
+  const bool is_static = args.quant == Quant::kStatic;
+  float s = 1.0f;
+  if (!is_static) {
     const float row_amax = bit_cast<float>(team.max(slots, amax));
-    const float s = any_dynamic_scale(args, row_amax);
-    if (thread_index() == 0) {
-      if (args.amax != nullptr) store<float>(args.amax, row, row_amax);
-      if (args.amax == nullptr) store<float>(args.scale, row, s);
+    const bool is_writer = offset_here(thread_index()) == 0;  // here: no mask kept from row to row
+    if (args.amax != nullptr) {
+      if (is_writer) store<float>(args.amax, row, row_amax);
+      return;
     }
-    if (args.amax != nullptr) return;
+    s = any_dynamic_scale(args, row_amax);
+    if (is_writer) store<float>(args.scale, row, s);
+  }
+#pragma clang loop unroll(disable)
+  for (u32 j = 0; j < (is_static ? args.scale_count : 1); ++j) {
+    if (is_static) s = load<float>(static_scale(args, j), 0);
     const Quantizer quantizer = Quantizer::of(args, s);
+    const i64 start = j * args.scale_stride + row * args.hidden;
     for (u32 i = thread_index(); i < args.hidden; i += team.threads) {
       store<u8>(args.q, start + i, quantizer.code(args, y_of(i)));
     }
-  } else if (args.quant == Quant::kPerGroup) {
-    const u32 groups = args.hidden / args.group;
-    for (u32 g = wave_index(); g < groups; g += team.waves) {
-      u32 group_amax = 0;
-      for (u32 i = lane_index(); i < args.group; i += kWaveSize) {
-        group_amax = max_u32(group_amax, abs_bits(y_of(g * args.group + i)));
-      }
-      const float s = any_dynamic_scale(args, bit_cast<float>(wave_max(group_amax)));
-      if (lane_index() == 0) store<float>(args.scale, row * groups + g, s);
-      const Quantizer quantizer = Quantizer::of(args, s);
-      for (u32 i = lane_index(); i < args.group; i += kWaveSize) {
-        const u32 element = g * args.group + i;
-        store<u8>(args.q, start + element, quantizer.code(args, y_of(element)));
-      }
+  }
+}
+
+// The codes of one row by a scale for each group, which a wave finds.
+template <class YOf>
+MI300_DEVICE void finish_groups(const RowArgs& args, i64 row, const RowTeam& team, const YOf& y_of) {
+  const u32 groups = args.hidden / args.group;
+  for (u32 g = wave_index(); g < groups; g += team.waves) {
+    u32 amax = 0;
+    for (u32 i = lane_index(); i < args.group; i += kWaveSize) {
+      amax = max_u32(amax, abs_bits(y_of(g * args.group + i)));
+    }
+    const float s = any_dynamic_scale(args, bit_cast<float>(wave_max(amax)));
+    if (lane_index() == 0) store<float>(args.scale, row * groups + g, s);
+    const Quantizer quantizer = Quantizer::of(args, s);
+    for (u32 i = lane_index(); i < args.group; i += kWaveSize) {
+      const u32 element = g * args.group + i;
+      store<u8>(args.q, row * args.hidden + element, quantizer.code(args, y_of(element)));
     }
   }
 }
@@ -50,21 +62,21 @@ MI300_DEVICE void finish_dynamic(const RowArgs& args, i64 row, const RowTeam& te
 template <class YOf>
 MI300_DEVICE void finish_row(const RowArgs& args, i64 row, const RowTeam& team, RowSlots& slots,
                              const YOf& y_of) {
-  const i64 start = row * args.hidden;
-  const bool is_static = args.quant == Quant::kStatic;
   u32 amax = 0;
+  if (args.y != nullptr || args.quant == Quant::kPerToken) {
 #pragma clang loop unroll(disable)
-  for (u32 i = thread_index(); i < args.hidden; i += team.threads) {
-    const float y = y_of(i);
-    if (args.y != nullptr) store_float(args.y_dtype, args.y, start + i, y);
-    amax = max_u32(amax, abs_bits(y));
-#pragma clang loop unroll(disable)
-    for (u32 j = 0; is_static && j < args.scale_count; ++j) {
-      const Quantizer quantizer = Quantizer::of(args, load<float>(static_scale(args, j), 0));
-      store<u8>(args.q, j * args.scale_stride + start + i, quantizer.code(args, y));
+    for (u32 i = thread_index(); i < args.hidden; i += team.threads) {
+      const float y = y_of(i);
+      if (args.y != nullptr) store_float(args.y_dtype, args.y, row * args.hidden + i, y);
+      amax = max_u32(amax, abs_bits(y));
     }
   }
-  finish_dynamic(*read_again(&args), row, team, slots, amax, y_of);
+  const RowArgs& again = *read_again(&args);
+  if (again.quant == Quant::kPerGroup) {
+    finish_groups(again, row, team, y_of);
+  } else if (again.quant != Quant::kNone) {
+    finish_whole(again, row, team, slots, amax, y_of);
+  }
 }
 
 MI300_DEVICE void rms_norm_any_row(const RowArgs& args, i64 row, const RowTeam& team,

@@ -45,8 +45,7 @@ def test_rows_are_read_and_written_once_in_wide_accesses(case):
     weight = counters.workgroups * case.hidden * 2 if "norm" in case.op else 0
     assert counters.bytes["global_load", 16] == size * (1 + two) + weight
     scales = counters.moved("global_load") - counters.bytes["global_load", 16]
-    # Of a dynamic scale's arguments lanes read two words: its form, and whether it is rounded.
-    words = 2 if case.op.endswith("dynamic") else change.get("scale_count", 1)
+    words = 0 if case.op.endswith("dynamic") else change.get("scale_count", 1)
     assert scales <= counters.waves * 64 * 4 * words
     halves = case.op.startswith("add") + change.get("return_y", "quant" not in case.op)
     assert counters.bytes["global_store", 16] == size * halves

@@ -70,12 +70,12 @@ struct RowArgs {
   float amax_min;
   float scale_min;
   float scale_const;
+  unsigned is_scale_rounded : 8;  // to y_dtype, after each operation of scale_form
   Dtype first_dtype : 8;
   Dtype second_dtype : 8;
   Dtype weight_dtype : 8;
   Dtype sum_dtype : 8;       // of x + residual
   Dtype residual_dtype : 8;  // of residual_out
-  unsigned is_scale_rounded : 8;  // to y_dtype, after each operation of scale_form
 };
 
 static_assert(sizeof(RowArgs) == 200);
