@@ -1,8 +1,9 @@
 """Host time of one fused operator on a GPU, beyond the driver's own launch.
 
-All is timed from C++ without waiting for the GPU: the operator through the dispatcher (checks,
-allocations, plan, launch), with and without PyTorch's autograd layer; the same kernel launched
-again by the core with ready arguments; and the operator's allocations alone. Run as
+Nothing waits for the GPU. From C++: the operator through the dispatcher (checks, allocations, plan,
+launch), with and without PyTorch's autograd layer; the same kernel launched again by the core with
+ready arguments; and what the operator's allocations would take as calls of at::empty. From Python:
+the operator, and the same with a keyword, which goes through PyTorch's own conversions. Run as
 `python -m benchmarks.host_time`.
 """
 
@@ -10,12 +11,14 @@ from __future__ import annotations
 
 import ctypes
 import statistics
+import time
+from collections.abc import Callable
 
 import torch
 from torch.utils.cpp_extension import load_inline
 
 import mi300_inductor  # noqa: F401  (registers the operators)
-from mi300_inductor import build, plan
+from mi300_inductor import build, dtype_codes, plan
 from mi300_inductor.arch import SM90
 
 SOURCE = r"""
@@ -68,6 +71,27 @@ double time_launch(int64_t function, int64_t what, int64_t arguments, int64_t st
 """
 
 
+def from_python(
+    calls: int, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor
+) -> dict[str, Callable[[], float]]:
+    """Timers of calls from Python, in nanoseconds a call."""
+    op = torch.ops.mi300.add_rms_norm_quant.default
+    bf16, f32 = dtype_codes.code(torch.bfloat16), dtype_codes.code(torch.float32)
+    fp8 = dtype_codes.code(torch.float8_e4m3fn)
+    args = (x, residual, bf16, bf16, weight, 1e-5, 0.0, bf16, bf16, [scale], fp8, "div", f32)
+
+    def timed(call: Callable[[], object]) -> float:
+        start = time.perf_counter_ns()
+        for _ in range(calls):
+            call()
+        return (time.perf_counter_ns() - start) / calls
+
+    return {
+        "from Python": lambda: timed(lambda: op(*args, -448.0, 448.0, False)),
+        "with a keyword": lambda: timed(lambda: op(*args, -448.0, 448.0, return_y=False)),
+    }
+
+
 def ready_launch(rows: int, hidden: int, tensors: dict[str, torch.Tensor]) -> plan.RowLaunch:
     """The launch of the timed operator, its outputs allocated."""
     problem = plan.RowProblem(is_norm=1)
@@ -103,8 +127,9 @@ def main() -> None:
     function = ctypes.cast(core.mi300_launch, ctypes.c_void_p).value
     place = ctypes.addressof(what), ctypes.addressof(launch.args)
     stream = torch.cuda.current_stream().cuda_stream
-    names = ("operator", "below autograd", "launch", "allocations")
-    times: dict[str, list[float]] = {name: [] for name in names}
+    names = ("operator", "below autograd", "launch", "at::empty")
+    python = from_python(calls, x, residual, weight, scale)
+    times: dict[str, list[float]] = {name: [] for name in (*names, *python)}
     for _ in range(31):
         for name in names[:2]:
             is_whole = name == "operator"
@@ -112,7 +137,10 @@ def main() -> None:
             torch.cuda.synchronize()
         times["launch"].append(timer.time_launch(function, *place, stream, calls))
         torch.cuda.synchronize()
-        times["allocations"].append(timer.time_empty(x, calls))
+        times["at::empty"].append(timer.time_empty(x, calls))
+        for name, timed in python.items():
+            times[name].append(timed())
+            torch.cuda.synchronize()
     for name, values in times.items():
         print(f"{name}: {statistics.median(values) / 1e3:.2f} us of host time")
     print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}")

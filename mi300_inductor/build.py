@@ -275,7 +275,7 @@ def load_kernels(dispatch_key: str) -> None:
         torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]
         if is_gpu:
             plan.install_device_code(library, codes)
-        else:
+        if not _loaded:  # they serve every device
             direct_calls.install()
         _loaded.add(dispatch_key)
 

@@ -1,4 +1,4 @@
-"""Calls of the operators from Python that go to the CPU kernels without pybind11's conversions.
+"""Calls of the operators from Python that go to their kernels without pybind11's conversions.
 
 torch takes 0.3 us to convert a number for a custom operator and more for a list: 5 us for the
 twenty arguments of the longest. `install` puts a `DirectCall` of `csrc/python` in front of torch's

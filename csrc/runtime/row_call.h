@@ -2,14 +2,13 @@
 // makes the launches of row_plan.h.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 #include <mi300/dtype_code.h>
 
 #include <optional>
 #include <sstream>
 
 #include "kernel_dtype.h"
+#include "row_outputs.h"
 #include "row_plan.h"
 #include "torch_device.h"
 
@@ -48,7 +47,7 @@ inline bool has_row_stride(const Tensor& tensor, int64_t& stride) {
 class RowCall {
  public:
   RowCall(const char* op, bool is_norm, const Tensor& first, const std::optional<Tensor>& second)
-      : op_(op), like_(first) {
+      : op_(op), like_(first), outputs_(first) {
     TORCH_CHECK(first.dim() > 0, op, ": the input has no last dimension; got a 0-D tensor, expected [..., hidden]. Add one.");
     TORCH_CHECK(first.size(-1) <= 0x7fffffff, op, ": a row is too long; got ", first.size(-1),
                 " elements, expected fewer than 2^31. Split it.");
@@ -92,13 +91,13 @@ class RowCall {
   Tensor add_residual_out(DtypeCode sum, DtypeCode residual) {
     problem_.args.sum_dtype = float_dtype_of(op_, sum);
     problem_.args.residual_dtype = float_dtype_of(op_, residual);
-    Tensor out = new_empty(like_.sizes(), dtype_of_code(residual));
+    Tensor out = outputs_.make(like_.sizes(), dtype_of_code(residual));
     problem_.args.residual_out = out.data_ptr();
     return out;
   }
 
   Tensor add_y(bool is_wanted) {
-    Tensor out = is_wanted ? new_empty(like_.sizes(), y_type_) : new_empty({0}, y_type_);
+    Tensor out = is_wanted ? outputs_.make(like_.sizes(), y_type_) : outputs_.make({0}, y_type_);
     if (is_wanted) problem_.args.y = out.data_ptr();
     return out;
   }
@@ -154,7 +153,7 @@ class RowCall {
     std::vector<int64_t> shape = like_.sizes().vec();
     shape.back() = group > 0 ? hidden / group : 1;
     if (group == 0) shape.clear();
-    Tensor scale = new_empty(shape, at::kFloat);
+    Tensor scale = outputs_.make(shape, at::kFloat);
     args.scale = scale.data_ptr<float>();
     problem_.is_per_tensor = group == 0;
     return {add_q(like_.sizes(), dtype_of_code(q)), scale};
@@ -163,15 +162,14 @@ class RowCall {
   void run() {
     RowArgs& args = problem_.args;
     if (problem_.is_per_tensor) {
-      held_.push_back(new_empty({std::max<long long>(args.rows, 1)}, at::kFloat));
+      held_.push_back(outputs_.make({std::max<long long>(args.rows, 1)}, at::kFloat));
       args.amax = held_.back().data_ptr<float>();
       if (args.y == nullptr) {
-        held_.push_back(new_empty(like_.sizes(), y_type_));
+        held_.push_back(outputs_.make(like_.sizes(), y_type_));
         args.y = held_.back().data_ptr();
       }
     }
     const int index = like_.device().index();
-    const c10::DeviceGuard guard(like_.device());
     Device& device = Devices::instance().at(index);
     RowLaunch launches[kMaxRowLaunches];
     const int count = plan_rows(problem_, device.info(), launches);
@@ -185,15 +183,11 @@ class RowCall {
   }
 
  private:
-  Tensor new_empty(at::IntArrayRef shape, ScalarType type) const {
-    return at::empty(shape, like_.options().dtype(type));
-  }
-
   Tensor add_q(at::IntArrayRef shape, ScalarType type) {
     problem_.args.q_dtype = dtype_of(op_, type);
     TORCH_CHECK(problem_.args.q_dtype >= Dtype::kE4m3fn, op_, ": unsupported q_dtype; got ", type,
                 ", expected float8_e4m3fn, float8_e4m3fnuz or float8_e5m2. Choose one of these.");
-    Tensor q = new_empty(shape, type);
+    Tensor q = outputs_.make(shape, type);
     problem_.args.q = q.data_ptr();
     return q;
   }
@@ -239,6 +233,7 @@ class RowCall {
 
   const char* op_;
   const Tensor& like_;
+  const Outputs outputs_;
   RowProblem problem_{};
   ScalarType y_type_ = at::kFloat;
   std::vector<Tensor> held_;  // copies and workspaces; the stream orders their reuse
