@@ -10,9 +10,11 @@ Entry points, all with a one-dimensional grid and workgroup from `RowLaunch`:
     rms_norm_<bf16|fp16>_v<1|2|4>_<plain|static|per_token|per_group>    rows in registers
     rms_norm_<bf16|fp16>_async_<plain|static|per_token|per_group>       sm_90: many rows
     rms_norm_<bf16|fp16>_usual_v<1|2|4>_<...>                           sm_90: as models call it
+    rms_norm_<bf16|fp16>_usual_shared_v<1|2|4>_<...>                    the same, few rows: clusters
     silu_mul_<bf16|fp16>_v<1|2>_<static|per_group>                      flat; static also without q
     silu_mul_<bf16|fp16>_v<1|2|4|8>_per_token                           rows in registers
-    silu_mul_<bf16|fp16>_usual_w<2|4>_<plain|static>, _w4_per_group     sm_90: as models call it
+    silu_mul_<bf16|fp16>_usual_w<2|4>_<plain|static|per_group>          sm_90: as models call it
+    silu_mul_<bf16|fp16>_usual_w4_per_token                             the same, few rows: clusters
     rms_norm_any, silu_mul_any                                          everything else
     tensor_scale, tensor_quantize                                       behind a per-tensor scale
 """

@@ -1,6 +1,7 @@
 // Whether a kernel may read its weights before the kernel ahead of it has ended.
 //
-// It may where that kernel is one of ours and has not written them. Ours (but silu_mul) let the kernel
+// It may where that kernel is one of ours and has not written them. Ours (but silu_mul_usual.h of few
+// elements) let the kernel
 // behind start after their own wait, so all earlier kernels have ended by then; they write nothing but
 // tensors that their call allocates, so storage that was a weight of an earlier call is none of those.
 // Other kernels may let us start before they have written (cuBLAS's do), but then the one ahead is not

@@ -125,8 +125,9 @@ class RowCall {
       check_device(scales[i]);
       args.scales[i] = scales[i].const_data_ptr<float>();
     }
+    if (scales.size() == 1) return add_q(like_.sizes(), dtype_of_code(q));
     std::vector<int64_t> shape = like_.sizes().vec();
-    if (scales.size() > 1) shape.insert(shape.begin(), static_cast<int64_t>(scales.size()));
+    shape.insert(shape.begin(), static_cast<int64_t>(scales.size()));
     return add_q(shape, dtype_of_code(q));
   }
 

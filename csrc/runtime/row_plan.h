@@ -86,6 +86,7 @@ inline bool plan_silu(const RowArgs& args, const DeviceInfo& device, RowLaunch& 
   const char* type = dtype_name(args.first_dtype);
   set_module(launch, "silu_mul_%s", type);
   if (args.quant == Quant::kPerToken) {
+    if (is_usual(args, false, device) && plan_usual_silu(args, device, launch)) return true;
     RowSpread spread = choose_spread(args, 8, device);
     // Many rows: smaller workgroups, so that several share a CU and one loads while another reduces.
     while (args.rows >= 4ll * device.cu_count && spread.cluster == 1 && spread.threads > 512) {

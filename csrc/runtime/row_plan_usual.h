@@ -16,16 +16,23 @@ inline uint32_t usual_cluster(const RowArgs& args, const DeviceInfo& device) {
   return std::min({std::max(by_rows, fewest), most, static_cast<uint32_t>(device.max_cluster)});
 }
 
-// The usual norm: a second vector a lane from 256 lanes up, a workgroup of at most 512.
+// Vectors a lane of the usual norm, at least. Many rows: up to four, in workgroups of which two and
+// more share a multiprocessor.
+inline uint32_t usual_vectors(uint32_t row_vectors, uint32_t cluster) {
+  if (cluster > 1) return row_vectors >= 1024 && row_vectors / cluster >= 256 ? 2 : 1;
+  return row_vectors < 256 ? 1 : row_vectors < 1024 ? 2 : 4;
+}
+
+// The usual norm, in workgroups of at most 512 lanes, 64 waves a row.
 inline RowSpread usual_spread(const RowArgs& args, const DeviceInfo& device) {
   const uint32_t row_vectors = args.hidden / kVectorElements;
   for (uint32_t cluster = usual_cluster(args, device);
        cluster <= static_cast<uint32_t>(device.max_cluster); cluster *= 2) {
-    const uint32_t share = divide_up(row_vectors, cluster);
-    const bool is_wide = share >= 256 && (cluster == 1 || row_vectors >= 1024);
-    RowSpread spread = spread_row(row_vectors, cluster, is_wide ? 2 : 1, 4, device);
-    if (spread.threads > 512) spread = spread_row(row_vectors, cluster, 2 * spread.vectors, 4, device);
-    if (spread.vectors != 0) return spread;
+    for (uint32_t vectors = usual_vectors(row_vectors, cluster); vectors <= 4; vectors *= 2) {
+      const uint32_t lanes = divide_up(row_vectors, uint64_t{cluster} * vectors);
+      const uint32_t threads = round_up(lanes, device.wave_size);
+      if (threads <= std::min(512u, 2048 / cluster)) return {cluster, threads, vectors};
+    }
   }
   return {};
 }
@@ -34,23 +41,27 @@ inline bool plan_usual_norm(const RowArgs& args, const DeviceInfo& device, RowLa
   const RowSpread spread = usual_spread(args, device);
   if (spread.vectors == 0 || args.rows > 0x7fffffff / device.max_cluster) return false;
   launch = make_launch(args, static_cast<uint64_t>(args.rows), spread, device);
-  set_module(launch, "rms_norm_usual");
-  set_name(launch.entry, "rms_norm_%s_usual_v%u_%s", dtype_name(args.first_dtype), spread.vectors,
-           quant_name(args.quant));
+  const bool is_shared = spread.cluster > 1;
+  set_module(launch, is_shared ? "rms_norm_shared" : "rms_norm_usual");
+  set_name(launch.entry, "rms_norm_%s_usual_%sv%u_%s", dtype_name(args.first_dtype),
+           is_shared ? "shared_" : "", spread.vectors, quant_name(args.quant));
   return true;
 }
 
-// The usual SiLU, measured on an H200 (2026-11-29): two words a lane up to a million elements; then
-// four; workgroups grow with the work, since a multiprocessor starts few of them a microsecond. Many
-// rows go to the vector kernel with two vectors a lane.
-inline bool plan_usual_silu(const RowArgs& args, const DeviceInfo& device, RowLaunch& launch) {
+// The usual SiLU, measured on an H200 (2026-11-30): two words a lane up to an eighth of a million
+// elements, then four; workgroups grow with the work, since a multiprocessor starts few of them a
+// microsecond, but not with groups, whose waves wait for themselves. Many rows go to the vector kernel
+// with two vectors a lane.
+inline bool plan_flat_silu(const RowArgs& args, const DeviceInfo& device, RowLaunch& launch) {
+  const bool has_groups = args.quant == Quant::kPerGroup;
   const long long elements = args.rows * static_cast<long long>(args.hidden);
-  const bool is_small = elements <= 1ll << 20 && args.quant != Quant::kPerGroup;
+  const bool is_small = elements <= 1ll << 17 && (!has_groups || args.group <= 4 * static_cast<uint32_t>(device.wave_size));
   const uint32_t words = is_small ? 2 : 4;
   const uint32_t pieces = args.hidden / (2 * words);
   const long long lanes = args.rows * static_cast<long long>(pieces);
   const uint32_t wave = device.wave_size;
-  const auto wanted = static_cast<uint32_t>(std::clamp(lanes / device.cu_count, 128ll, 448ll));
+  const long long limit = has_groups && elements <= 1ll << 20 ? 128 : 448;
+  const auto wanted = static_cast<uint32_t>(std::clamp(lanes / device.cu_count, 128ll, limit));
   const uint32_t most = round_up(wanted, wave);
   const uint32_t threads = flat_threads(pieces, std::max(128u, most / 4 * 3 / wave * wave), most, device);
   if (!set_flat(launch, args, threads, divide_up(pieces, threads), device)) return false;
@@ -58,6 +69,26 @@ inline bool plan_usual_silu(const RowArgs& args, const DeviceInfo& device, RowLa
   set_name(launch.entry, "silu_mul_%s_usual_w%u_%s", dtype_name(args.first_dtype), words,
            quant_name(args.quant));
   return true;
+}
+
+// The usual SiLU per token: few rows, each over eight workgroups, or fewer where a row is short.
+inline bool plan_shared_silu(const RowArgs& args, const DeviceInfo& device, RowLaunch& launch) {
+  constexpr uint32_t kWords = 4;
+  const uint32_t pieces = args.hidden / (2 * kWords);
+  const uint32_t most = std::bit_floor(pieces / (2 * device.wave_size));
+  const uint32_t cluster = std::min(most, static_cast<uint32_t>(device.max_cluster));
+  if (cluster < 2 || args.rows * cluster > 4ll * device.cu_count) return false;
+  const uint32_t threads = round_up(divide_up(pieces, cluster), device.wave_size);
+  if (threads > 1024) return false;
+  launch = make_launch(args, static_cast<uint64_t>(args.rows), {cluster, threads, 1}, device);
+  set_module(launch, "silu_mul_usual");
+  set_name(launch.entry, "silu_mul_%s_usual_w%u_per_token", dtype_name(args.first_dtype), kWords);
+  return true;
+}
+
+inline bool plan_usual_silu(const RowArgs& args, const DeviceInfo& device, RowLaunch& launch) {
+  return args.quant == Quant::kPerToken ? plan_shared_silu(args, device, launch)
+                                        : plan_flat_silu(args, device, launch);
 }
 
 }  // namespace mi300

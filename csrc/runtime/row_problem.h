@@ -86,7 +86,7 @@ inline bool is_usual(const RowArgs& args, bool is_norm, const DeviceInfo& device
   const bool has_target = args.target_path != TargetPath::kAny && args.y == nullptr;
   if (args.quant != Quant::kNone && !has_target) return false;
   if (is_norm) return args.norm_path != NormPath::kAny;
-  if (args.quant == Quant::kPerToken || args.scale_count > 1) return false;
+  if (args.quant == Quant::kStatic && args.scale_count > 1) return false;
   return args.sigmoid_dtype == Dtype::kNone && args.inner_dtype == args.y_dtype;
 }
 

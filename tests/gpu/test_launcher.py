@@ -188,7 +188,7 @@ def test_every_plan_is_legal_and_covers_its_rows(arch, is_norm, quant):
             if not is_norm and quant != "per_token":
                 lanes *= launch.args.workgroups
                 assert launch.grid == rows * launch.args.workgroups, text
-            else:
+            elif is_norm or "usual" not in text:
                 assert launch.cluster * launch.block // arch.wave_size <= 64, text
             assert lanes >= hidden, text
 
@@ -239,29 +239,41 @@ def test_usual_arguments_take_the_short_kernels():
     """As measured on an H200: workgroups on a row, threads and vectors by rows and row length."""
     for hidden, rows, expected in (
         (512, 1, ("v1_static", 64, 1)),
-        (4096, 1, ("v1_static", 64, 8)),
-        (4096, 32, ("v1_static", 128, 4)),
-        (4096, 128, ("v1_static", 256, 2)),
+        (4096, 1, ("shared_v1_static", 64, 8)),
+        (4096, 32, ("shared_v1_static", 128, 4)),
+        (4096, 128, ("shared_v1_static", 256, 2)),
         (4096, 2048, ("v2_static", 256, 1)),
-        (8192, 8, ("v1_static", 128, 8)),
-        (8192, 32, ("v2_static", 128, 4)),
-        (16384, 1, ("v2_static", 128, 8)),
-        (16384, 128, ("v2_static", 256, 4)),
+        (8192, 8, ("shared_v1_static", 128, 8)),
+        (8192, 32, ("shared_v2_static", 128, 4)),
+        (8192, 2048, ("v4_static", 256, 1)),
+        (16384, 1, ("shared_v2_static", 128, 8)),
+        (16384, 128, ("shared_v2_static", 256, 4)),
         (16384, 2048, ("v4_static", 512, 1)),
-        (65536, 8, ("v4_static", 256, 8)),
+        (65536, 8, ("shared_v4_static", 256, 8)),
     ):
         name, block, cluster = expected
         got = entry_of(problem(hidden, rows))
         assert got == (f"rms_norm_bf16_usual_{name}", block, cluster), (hidden, rows)
     for hidden, rows, expected in (
         (6656, 1, ("usual_w2_static", 128, 1)),
-        (14336, 32, ("usual_w2_static", 448, 1)),
+        (14336, 8, ("usual_w2_static", 224, 1)),
+        (14336, 32, ("usual_w4_static", 448, 1)),
         (14336, 128, ("usual_w4_static", 448, 1)),
         (53248, 2048, ("v2_static", 224, 1)),
     ):
         name, block, cluster = expected
         got = entry_of(problem(hidden, rows, is_norm=False))
         assert got == (f"silu_mul_bf16_{name}", block, cluster), (hidden, rows)
+    for rows, quant, expected in (
+        (8, "per_token", ("usual_w4_per_token", 224, 8)),
+        (2048, "per_token", ("v4_per_token", 448, 1)),
+        (8, "per_group", ("usual_w2_per_group", 128, 1)),
+        (32, "per_group", ("usual_w4_per_group", 128, 1)),
+        (2048, "per_group", ("v2_per_group", 224, 1)),
+    ):
+        name, block, cluster = expected
+        got = entry_of(problem(14336, rows, quant, is_norm=False))
+        assert got == (f"silu_mul_bf16_{name}", block, cluster), (rows, quant)
 
 
 @pytest.mark.parametrize("quant", ["static", "per_token", "per_group"])

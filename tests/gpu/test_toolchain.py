@@ -92,15 +92,16 @@ def test_all_loads_of_a_row_are_issued_before_the_first_is_used():
     assert before_first_wait.count("global_load_dwordx4") >= 4, "x and residual: two vectors each"
 
 
-SM90_ROW_MODULES = [*ROW_MODULES, "rms_norm_usual", "silu_mul_usual"]
+SM90_ROW_MODULES = [*ROW_MODULES, "rms_norm_usual", "rms_norm_shared", "silu_mul_usual"]
 
 
 def test_sm_90_code_has_what_the_design_says():
-    text = assembly("rms_norm_usual", SM90)
+    text = assembly("rms_norm_shared", SM90)
     for instruction in (
         "ld.global.L1::no_allocate.v4.b32",
         "st.global.L1::no_allocate.v4.b32",
         "st.async.shared::cluster.mbarrier::complete_tx::bytes.u32",
+        "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.max.u32",
         "cvt.rn.satfinite.e4m3x2.f32",
         "barrier.cluster.arrive.relaxed",
         "prefetch.global.L2",

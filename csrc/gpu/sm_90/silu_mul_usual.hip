@@ -10,17 +10,20 @@ namespace mi300 {
   }                                                                                    \
   MI300_KERNEL(512, 4) silu_mul_##name##_usual_w##words##_static(RowArgs args) {       \
     silu_mul_usual<type, words, Quant::kStatic>(args);                                 \
+  }                                                                                    \
+  MI300_KERNEL(512, 4) silu_mul_##name##_usual_w##words##_per_group(RowArgs args) {    \
+    silu_mul_usual<type, words, Quant::kPerGroup>(args);                               \
   }
-#define MI300_USUAL_SILU_GROUPS(name, type)                                            \
-  MI300_KERNEL(512, 4) silu_mul_##name##_usual_w4_per_group(RowArgs args) {            \
-    silu_mul_usual<type, 4, Quant::kPerGroup>(args);                                   \
+#define MI300_SHARED_SILU(name, type)                                                  \
+  MI300_KERNEL(1024, 8) silu_mul_##name##_usual_w4_per_token(RowArgs args) {           \
+    silu_mul_usual_per_token<type, 4>(args);                                           \
   }
 
 MI300_USUAL_SILU(bf16, Dtype::kBf16, 2)
 MI300_USUAL_SILU(bf16, Dtype::kBf16, 4)
 MI300_USUAL_SILU(fp16, Dtype::kF16, 2)
 MI300_USUAL_SILU(fp16, Dtype::kF16, 4)
-MI300_USUAL_SILU_GROUPS(bf16, Dtype::kBf16)
-MI300_USUAL_SILU_GROUPS(fp16, Dtype::kF16)
+MI300_SHARED_SILU(bf16, Dtype::kBf16)
+MI300_SHARED_SILU(fp16, Dtype::kF16)
 
 }  // namespace mi300

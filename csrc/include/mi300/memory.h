@@ -122,6 +122,17 @@ MI300_DEVICE void prefetch(const void* address) {
 #endif
 }
 
+// Keeps the larger of a word of LDS and `value`, whatever other lanes do.
+MI300_DEVICE void raise(u32* place, u32 value) {
+#if defined(__AMDGCN__)
+  __hip_atomic_fetch_max(place, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
+#else
+  asm volatile("red.shared.max.u32 [%0], %1;" ::"r"((u32)(u64)(__attribute__((address_space(3))) u32*)place),
+               "r"(value)
+               : "memory");
+#endif
+}
+
 // ---- several workgroups on one row (sm_90 clusters; a cluster of one everywhere else) ----
 
 MI300_DEVICE u32 cluster_rank() {
@@ -207,6 +218,17 @@ MI300_DEVICE void send_peer([[maybe_unused]] u32 place, [[maybe_unused]] u32 box
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(place),
                "r"(value), "r"(box)
                : "memory");
+#endif
+}
+
+// The same, but the peer keeps the largest of what it is sent.
+MI300_DEVICE void raise_peer([[maybe_unused]] u32 place, [[maybe_unused]] u32 box,
+                             [[maybe_unused]] u32 value) {
+#if !defined(__AMDGCN__)
+  asm volatile(
+      "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.max.u32 [%0], %1, [%2];" ::
+          "r"(place), "r"(value), "r"(box)
+      : "memory");
 #endif
 }
 

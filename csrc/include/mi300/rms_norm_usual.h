@@ -5,16 +5,19 @@
 // known needs no branches and few registers, and the order is that of need:
 //   ahead of the kernel before: mailboxes, and what it does not write comes to the L2;
 //   then all loads; while the sums of squares travel, residual_out is stored and the scales are made
-//   ready; then y and the codes. H200, 16384 x 1: 1.4 us, rms_norm.h with the same clusters 2.3.
+//   ready; then y and the codes. H200, 16384 x 1: 1.3 us, rms_norm.h with the same clusters 2.3.
 #pragma once
 
-#include <mi300/row_share.h>
+#include <mi300/row_codes.h>
 
 namespace mi300 {
 
-template <Dtype kType, u32 kVec, Quant kQuant>
+// kIsShared: a row over a cluster of workgroups, else one each.
+template <Dtype kType, u32 kVec, Quant kQuant, bool kIsShared>
 struct UsualNorm {
-  static constexpr u32 kExchanges = kQuant == Quant::kPerToken ? 2 : 1;
+  // Many long rows: the weight, which the L1 has, waits until registers are free, so that two workgroups
+  // share a multiprocessor.
+  static constexpr bool kIsWeightLate = kVec == 4 && !kIsShared;
 
   const RowArgs& args;
   const RowTeam team;
@@ -23,6 +26,10 @@ struct UsualNorm {
   U32x4 h[kVec];  // x, then the sum, then y
   U32x4 other[kVec];
   U32x4 weight[kVec];
+
+  static MI300_DEVICE RowTeam team_of(const RowArgs& args) {
+    return kIsShared ? RowTeam::shared(args) : RowTeam::alone(args);
+  }
 
   MI300_DEVICE const char* first() const {
     return (const char*)args.first + row * args.first_stride * 2;
@@ -49,9 +56,13 @@ struct UsualNorm {
       if (args.second != nullptr) other[v] = load_row<U32x4>(second(), share.offset(v));
     }
     const float s = kQuant == Quant::kStatic ? load_here(scale) : 1.0f;
+    if (!kIsWeightLate) load_weight();
+    return s;
+  }
+
+  MI300_DEVICE void load_weight() {
 #pragma unroll
     for (u32 v = 0; v < kVec; ++v) weight[v] = load_at<U32x4>(args.weight, share.offset(v));
-    return s;
   }
 
   // h becomes the sum; returns this lane's sum of squares.
@@ -74,7 +85,7 @@ struct UsualNorm {
 
   // h becomes y.
   MI300_DEVICE void normalise(float rstd) {
-    if (args.norm_path == NormPath::kRoundedTwice) {
+    if (likely(args.norm_path == NormPath::kRoundedTwice)) {
 #pragma unroll
       for (u32 i = 0; i < 4 * kVec; ++i) {
         const Float2 pair = unpack2<kType>(h[i / 4][i % 4]) * rstd;
@@ -90,83 +101,111 @@ struct UsualNorm {
     }
   }
 
-  MI300_DEVICE void store_codes(i64 start, const Quantizer& quantizer) const {
-    u32 words[4 * kVec];
+  // `code4(low, high)` gives the codes of two words of y.
+  template <class Code4>
+  MI300_DEVICE void store_codes(i64 start, const Code4& code4) const {
 #pragma unroll
-    for (u32 i = 0; i < 4 * kVec; ++i) words[i] = h[i / 4][i % 4];
-    U32x2 codes[kVec];
-    quantizer.native_codes<kType, 4 * kVec>(
-        args, words, [&](u32 i, u32 code) { codes[i / 2][i % 2] = code; });
-#pragma unroll
-    for (u32 v = 0; v < kVec; ++v) share.store_row(args.q, start, v, codes[v]);
+    for (u32 v = 0; v < kVec; ++v) {
+      const U32x2 codes = {code4(h[v].x, h[v].y), code4(h[v].z, h[v].w)};
+      share.store_row(args.q, start, v, codes);
+    }
   }
 
-  MI300_DEVICE void finish_per_token(RowSlots& slots, const PeerRoute& route) const {
+  MI300_DEVICE void store_codes(i64 start, const Quantizer& quantizer) const {
+#pragma unroll
+    for (u32 v = 0; v < kVec; ++v) {
+      share.store_row(args.q, start, v, quantizer.native_codes<kType>(args, h[v]));
+    }
+  }
+
+  // `first`: of the first result's scale; `s`: this lane's scale.
+  MI300_DEVICE void finish_static(const Quantizer& first, float s) const {
+    const i64 start = row * args.hidden;
+    if (likely(args.target_path == TargetPath::kDivide && first.is_moderate<kType>())) {
+      store_codes(start, [&](u32 low, u32 high) { return first.quotient_codes4<kType>(low, high); });
+    } else {
+      store_codes(start, first);
+    }
+    if (likely(args.scale_count == 1)) return;
+    const Quantizer own = Quantizer::native(args, s);
+#pragma clang loop unroll(disable)
+    for (u32 i = 1; i < args.scale_count; ++i) {
+      store_codes(i * args.scale_stride + start, of_lane(own, i));
+    }
+  }
+
+  MI300_DEVICE void finish_per_token(const ScaleRule<kType>& rule, RowPeak& peak,
+                                     const PeerRoute& route) const {
     u32 amax = 0;
 #pragma unroll
     for (u32 v = 0; v < kVec; ++v) {
       amax = max_u32(amax, share.has(v) ? largest<kType>(h[v]) : 0);
     }
-    team.send(slots, route, wave_max(amax));
-    const float s = exact_dynamic_scale(args, bit_cast<float>(team.receive(slots, max_u32)));
-    if (thread_index() == 0 && team.rank == 0) store<float>(args.scale, row, s);
-    store_codes(row * args.hidden, Quantizer::native(args, s));
-  }
-
-  MI300_DEVICE void finish(const Quantizer& quantizer) const {
+    team.send(peak, route, wave_max(amax));
+    amax = team.receive(peak);
     const i64 start = row * args.hidden;
-    if constexpr (kQuant == Quant::kStatic) {
-#pragma clang loop unroll(disable)
-      for (u32 i = 0; i < args.scale_count; ++i) {
-        store_codes(i * args.scale_stride + start, of_lane(quantizer, i));
-      }
-    } else if constexpr (kQuant == Quant::kPerGroup) {
-      quantize_groups<kType>(args, share, row, h);
+    float s = rule.scale(bit_cast<float>(amax));
+    if (likely(rule.takes(s))) {
+      const auto by = ShortDivisor<kType>::of(s);
+      store_codes(start, [&](u32 low, u32 high) { return by.codes4(low, high); });
     } else {
-#pragma unroll
-      for (u32 v = 0; v < kVec; ++v) share.store_row(args.y, start * 2, v, h[v]);
+      s = exact_dynamic_scale(args, bit_cast<float>(amax));
+      store_codes(start, Quantizer::native(args, s));
     }
+    if (thread_index() == 0 && team.rank == 0) store<float>(args.scale, row, s);
   }
 
-  MI300_DEVICE void run(RowSlots* slots) {
-    for (u32 i = 0; i < kExchanges; ++i) team.open(slots[i]);
+  MI300_DEVICE void run(RowSlots& slots, [[maybe_unused]] RowPeak& peak) {
+    team.open(slots);
+    if constexpr (kQuant == Quant::kPerToken) team.open(peak);
     team.announce();
-    PeerRoute routes[kExchanges];
-#pragma unroll
-    for (u32 i = 0; i < kExchanges; ++i) routes[i] = team.route(slots[i]);
+    const PeerRoute route = team.route(slots);
+    PeerRoute peak_route = {};
+    if constexpr (kQuant == Quant::kPerToken) peak_route = team.route(peak);
     const u32 lane = lane_index();
     const float* scale = static_scale(args, lane < args.scale_count ? lane : 0);
-    if (team.is_cluster()) prefetch_constants(scale);
+    ScaleRule<kType> rule = {};
+    if constexpr (kQuant == Quant::kPerToken || kQuant == Quant::kPerGroup) {
+      rule = ScaleRule<kType>::of(args);
+    }
+    if (kIsShared) prefetch_constants(scale);
     wait_for_previous_kernel();
     const float s = load_all(scale);
     allow_next_kernel();
     team.wait_for_peers();
-    team.send(slots[0], routes[0], bit_cast<u32>(wave_sum(add_and_square())));
+    team.send(slots, route, bit_cast<u32>(wave_sum(add_and_square())));
     if (args.second != nullptr) {
 #pragma unroll
       for (u32 v = 0; v < kVec; ++v) {
         share.store_row(args.residual_out, row * args.hidden * 2, v, h[v]);
       }
     }
-    Quantizer quantizer = {};
-    if (kQuant == Quant::kStatic) quantizer = here(Quantizer::native(args, s));
-    const float sum = bit_cast<float>(team.receive(slots[0], add_bits));
+    if (kIsWeightLate) load_weight();
+    Quantizer first = {};
+    if constexpr (kQuant == Quant::kStatic) first = here(Quantizer::native(args, kept(s)));
+    const float sum = bit_cast<float>(team.receive(slots, add_bits));
     normalise(rsqrt(sum * args.inverse_hidden + args.eps));
-    if constexpr (kQuant == Quant::kPerToken) {
-      finish_per_token(slots[kExchanges - 1], routes[kExchanges - 1]);
+    if constexpr (kQuant == Quant::kStatic) {
+      finish_static(first, s);
+    } else if constexpr (kQuant == Quant::kPerToken) {
+      finish_per_token(rule, peak, peak_route);
+    } else if constexpr (kQuant == Quant::kPerGroup) {
+      quantize_groups<kType>(args, share, row, h, rule);
     } else {
-      finish(quantizer);
+#pragma unroll
+      for (u32 v = 0; v < kVec; ++v) share.store_row(args.y, row * args.hidden * 2, v, h[v]);
     }
   }
 };
 
-template <Dtype kType, u32 kVec, Quant kQuant>
+template <Dtype kType, u32 kVec, Quant kQuant, bool kIsShared>
 MI300_DEVICE void rms_norm_usual(const RowArgs& args) {
-  using Norm = UsualNorm<kType, kVec, kQuant>;
-  static MI300_LDS RowSlots slots[Norm::kExchanges];
-  const RowTeam team = RowTeam::of(args);
+  using Norm = UsualNorm<kType, kVec, kQuant, kIsShared>;
+  static MI300_LDS RowSlots slots;
+  static MI300_LDS RowPeak peak;
+  const RowTeam team = Norm::team_of(args);
   Norm norm{args, team, team_share<kVec>(args, team), team.row(), {}, {}, {}};
-  norm.run(slots);
+  norm.run(slots, peak);
 }
 
 }  // namespace mi300

@@ -43,6 +43,14 @@ struct alignas(16) RowSlots {
   }
 };
 
+// The largest part of a row, raised in place by all waves of the row: nothing is left to combine.
+struct alignas(16) RowPeak {
+  u32 top;
+  u64 box;  // a cluster's mailbox
+
+  MI300_DEVICE u64* mailbox() { return &box; }
+};
+
 MI300_DEVICE u32 add_bits(u32 a, u32 b) {
   return bit_cast<u32>(bit_cast<float>(a) + bit_cast<float>(b));
 }
@@ -61,17 +69,38 @@ struct RowTeam {
     return {args.threads, kHasClusters ? args.cluster : 1, rank, args.threads / kWaveSize};
   }
 
+  // A workgroup by itself, of at most 16 waves.
+  MI300_DEVICE static RowTeam alone(const RowArgs& args) {
+    __builtin_assume(args.threads <= 16 * kWaveSize);
+    return {args.threads, 1, 0, args.threads / kWaveSize};
+  }
+
+  // One of a cluster's.
+  MI300_DEVICE static RowTeam shared(const RowArgs& args) {
+    __builtin_assume(args.cluster > 1);
+    return of(args);
+  }
+
   // The first row of this workgroup's cluster.
   MI300_DEVICE u32 row() const {
     return kHasClusters ? group_index() >> __builtin_ctz(cluster) : group_index();
   }
 
   MI300_DEVICE bool is_cluster() const { return kHasClusters && cluster > 1; }
+  MI300_DEVICE bool is_few() const { return kSlots == 16 || (!is_cluster() && waves <= 16); }
 
   // Makes slots ready for exchanges: before announce().
   MI300_DEVICE void open(RowSlots& slots) const {
-    for (u32 i = cluster * waves + thread_index(); i < kSlots; i += threads) *slots.slot(i) = 0;
+    const u32 used = is_few() ? 16 : kSlots;
+    for (u32 i = cluster * waves + thread_index(); i < used; i += threads) *slots.slot(i) = 0;
     if (is_cluster() && thread_index() == 0) open_mailbox(slots.mailbox(), cluster * waves * 4);
+  }
+
+  // The same; without a cluster a barrier must follow before the first part is sent.
+  MI300_DEVICE void open(RowPeak& peak) const {
+    if (thread_index() != 0) return;
+    peak.top = 0;
+    if (is_cluster()) open_mailbox(peak.mailbox(), cluster * waves * 4);
   }
 
   // Tells the peers that the slots are open; all must have told before the first exchange.
@@ -90,6 +119,11 @@ struct RowTeam {
             peer_address(slots.mailbox(), lane_index())};
   }
 
+  MI300_DEVICE PeerRoute route(RowPeak& peak) const {
+    if (!is_cluster()) return {};
+    return {peer_address(&peak.top, lane_index()), peer_address(peak.mailbox(), lane_index())};
+  }
+
   // Leaves this wave's part with everybody.
   MI300_DEVICE void send(RowSlots& slots, const PeerRoute& route, u32 part) const {
     if (is_cluster()) {
@@ -99,23 +133,40 @@ struct RowTeam {
     }
   }
 
+  MI300_DEVICE void send(RowPeak& peak, const PeerRoute& route, u32 part) const {
+    if (is_cluster()) {
+      if (lane_index() < cluster) raise_peer(route.place, route.box, part);
+    } else if (lane_index() == 0) {
+      raise(&peak.top, part);
+    }
+  }
+
+  MI300_DEVICE u32 receive(RowPeak& peak) const {
+    wait_for_parts(peak);
+    return peak.top;
+  }
+
   // All parts combined, once all have come.
   template <class Combine>
   MI300_DEVICE u32 receive(RowSlots& slots, Combine combine) const {
-    if (is_cluster()) {
-      wait_mailbox(slots.mailbox());
-    } else {
-      barrier();
-    }
-    const U32x4 total = fold(slots, waves * cluster, combine);
+    wait_for_parts(slots);
+    const U32x4 total = fold(slots, combine);
     return combine(combine(total.x, total.y), combine(total.z, total.w));
   }
 
+  template <class Parts>
+  MI300_DEVICE void wait_for_parts(Parts& parts) const {
+    if (is_cluster()) {
+      wait_mailbox(parts.mailbox());
+    } else {
+      barrier();
+    }
+  }
+
   template <class Combine>
-  static MI300_DEVICE U32x4 fold(const RowSlots& slots, u32 parts, Combine combine) {
-    if (parts <= 8) return slots.fold<8>(combine);
-    if (kSlots == 16 || parts <= 16) return slots.fold<16>(combine);
-    return parts <= 32 ? slots.fold<kSlots / 2>(combine) : slots.fold<kSlots>(combine);
+  MI300_DEVICE U32x4 fold(const RowSlots& slots, Combine combine) const {
+    if (is_few()) return slots.fold<16>(combine);
+    return waves * cluster <= 32 ? slots.fold<kSlots / 2>(combine) : slots.fold<kSlots>(combine);
   }
 
   template <class Combine>

@@ -66,27 +66,4 @@ MI300_DEVICE void quantize_group(const RowArgs& args, const RowShare<kVec>& shar
   }
 }
 
-// The same for all vectors of a lane at once, where the plan found a target path.
-template <Dtype kType, u32 kVec>
-MI300_DEVICE void quantize_groups(const RowArgs& args, const RowShare<kVec>& share, i64 row,
-                                  const U32x4* y) {
-  const u32 lanes = args.group / kVector;
-  const u32 shift = __builtin_ctz(lanes);
-  u32 amax[kVec];
-#pragma unroll
-  for (u32 v = 0; v < kVec; ++v) amax[v] = share.has(v) ? largest<kType>(y[v]) : 0;
-  lanes_max<kVec>(amax, lanes);
-  float s[kVec];
-#pragma unroll
-  for (u32 v = 0; v < kVec; ++v) s[v] = exact_dynamic_scale(args, bit_cast<float>(amax[v]));
-#pragma unroll
-  for (u32 v = 0; v < kVec; ++v) {
-    const U32x2 codes = Quantizer::native(args, s[v]).template native_codes<kType>(args, y[v]);
-    share.store_row(args.q, row * args.hidden, v, codes);
-    if (share.has(v) && (share.index(v) & (lanes - 1)) == 0) {
-      store<float>(args.scale, row * (share.vectors >> shift) + (share.index(v) >> shift), s[v]);
-    }
-  }
-}
-
 }  // namespace mi300

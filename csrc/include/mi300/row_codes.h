@@ -1,0 +1,165 @@
+// From y to FP8 codes in the short kernels (sm_90), for the spelling that models have: a scale that is
+// the largest magnitude over a constant, y over that scale, the native format in its full range.
+//
+// Kernels of a few rows take a microsecond, and a jump over code that is not needed or a late read of
+// an argument costs a twentieth of it. So what is known ahead of the data is worked out there, one
+// condition stands between the short way and the general one, and the short way comes first.
+#pragma once
+
+#include <mi300/row_share.h>
+
+namespace mi300 {
+
+MI300_DEVICE bool likely(bool condition) { return __builtin_expect(condition, true); }
+
+// A value that is equal in all lanes, in a register from here on.
+//
+// NOTE: else the compiler reads it from the arguments where it is needed, as late as possible.
+MI300_DEVICE u32 kept(u32 value) { return shuffle(value, 0); }
+MI300_DEVICE float kept(float value) { return bit_cast<float>(kept(bit_cast<u32>(value))); }
+
+// A scale by which values are divided, moderate: no quotient needs scaling on the way.
+template <Dtype kType>
+struct ShortDivisor {
+  float scale, reciprocal;
+
+  static MI300_DEVICE bool takes(float scale) {
+    return scale >= 0x1p-40f && scale <= (kType == Dtype::kBf16 ? 0x1p40f : 0x1p7f);
+  }
+
+  // The reciprocal is correctly rounded, as reciprocal() is.
+  static MI300_DEVICE ShortDivisor of(float scale) {
+    const float guess = rcp_approx(scale);
+    return {scale, fma(guess, fma(-guess, scale, 1.0f), guess)};
+  }
+
+  // Codes of four packed values that are at most a moderate multiple of the scale.
+  MI300_DEVICE u32 codes4(u32 low, u32 high) const {
+    const Float2 pairs[2] = {unpack2<kType>(low), unpack2<kType>(high)};
+    float v[4];
+    for (u32 i = 0; i < 4; ++i) {
+      const float y = pairs[i / 2][i % 2], guess = y * reciprocal;
+      v[i] = fma(fma(guess, scale, -y), -reciprocal, guess);
+    }
+    return native_fp8_code4(v);
+  }
+};
+
+// How scales follow from largest magnitudes.
+template <Dtype kType>
+struct ScaleRule {
+  float amax_min, scale_min, constant, reciprocal;
+  u32 is_short;  // else exact_dynamic_scale() and Quantizer do it
+
+  static MI300_DEVICE ScaleRule of(const RowArgs& args) {
+    const float constant = args.scale_const;
+    const bool is_short = args.scale_form == ScaleForm::kAmaxDiv && constant >= 1.0f &&
+                          constant <= 0x1p40f && args.amax_min >= 0x1p-60f &&
+                          args.target_path == TargetPath::kDivide;
+    const float reciprocal = mi300::reciprocal(is_short ? constant : 1.0f);
+    return {kept(args.amax_min), kept(args.scale_min), kept(constant), kept(reciprocal),
+            kept(u32{is_short})};
+  }
+
+  // Where is_short. The quotient is correctly rounded; NaN and infinity go through.
+  MI300_DEVICE float scale(float amax) const {
+    const float a = amax < amax_min ? amax_min : amax;
+    const float guess = a * reciprocal;
+    const float exact = fma(fma(guess, constant, -a), -reciprocal, guess);
+    const float s = abs_bits(guess) == kInfBits ? guess : exact;
+    return s < scale_min ? scale_min : s;
+  }
+
+  // Whether codes by a scale take the short way.
+  MI300_DEVICE bool takes(float scale) const {
+    return is_short && ShortDivisor<kType>::takes(scale);
+  }
+
+  // Scales of groups by their largest magnitudes, and the codes of each group's words:
+  // `put(i, code)` takes that of words 2i and 2i + 1.
+  template <u32 kGroups, u32 kWords, class Put>
+  MI300_DEVICE void quantize(const RowArgs& args, const u32 (&amax)[kGroups], const u32* words,
+                             float (&scales)[kGroups], const Put& put) const {
+    constexpr u32 kEach = kWords / kGroups;
+    bool takes_all = true;
+#pragma unroll
+    for (u32 g = 0; g < kGroups; ++g) {
+      scales[g] = scale(bit_cast<float>(amax[g]));
+      takes_all = takes_all && takes(scales[g]);
+    }
+    if (likely(takes_all)) {
+#pragma unroll
+      for (u32 g = 0; g < kGroups; ++g) {
+        const auto by = ShortDivisor<kType>::of(scales[g]);
+#pragma unroll
+        for (u32 i = g * kEach; i < (g + 1) * kEach; i += 2) put(i / 2, by.codes4(words[i], words[i + 1]));
+      }
+    } else {
+#pragma unroll
+      for (u32 g = 0; g < kGroups; ++g) {
+        scales[g] = exact_dynamic_scale(args, bit_cast<float>(amax[g]));
+        Quantizer::native(args, scales[g])
+            .template native_codes<kType, kEach>(args, words + g * kEach, [&](u32 i, u32 code) {
+              put(g * kEach / 2 + i, code);
+            });
+      }
+    }
+  }
+};
+
+// Largest values over each half of a wave: two instructions, where lanes_max takes eight.
+template <u32 kCount>
+MI300_DEVICE void half_wave_max(u32 (&values)[kCount]) {
+  static_assert(kHasPackedMath, "for waves of 32 lanes");
+  const bool is_low = lane_index() < 16;
+#pragma unroll
+  for (u32 i = 0; i < kCount; ++i) {
+    const u32 low = wave_max(is_low ? values[i] : 0), high = wave_max(is_low ? 0 : values[i]);
+    values[i] = is_low ? low : high;
+  }
+}
+
+// Largest values over each run of `lanes` neighbouring lanes, of which kUsual first.
+template <u32 kUsual, u32 kCount>
+MI300_DEVICE void group_max(u32 (&values)[kCount], u32 lanes) {
+  static_assert(kUsual == kWaveSize || kUsual == kWaveSize / 2);
+  if (likely(lanes == kUsual)) {
+    if constexpr (kUsual == kWaveSize) {
+#pragma unroll
+      for (u32 i = 0; i < kCount; ++i) values[i] = wave_max(values[i]);
+    } else {
+      half_wave_max(values);
+    }
+  } else {
+    lanes_max(values, lanes);
+  }
+}
+
+// Quantises all vectors of a lane, each with the scale of its group: a power of two of neighbouring
+// lanes.
+template <Dtype kType, u32 kVec>
+MI300_DEVICE void quantize_groups(const RowArgs& args, const RowShare<kVec>& share, i64 row,
+                                  const U32x4* y, const ScaleRule<kType>& rule) {
+  const u32 lanes = args.group / kVector;
+  u32 amax[kVec], words[4 * kVec];
+#pragma unroll
+  for (u32 v = 0; v < kVec; ++v) amax[v] = share.has(v) ? largest<kType>(y[v]) : 0;
+#pragma unroll
+  for (u32 i = 0; i < 4 * kVec; ++i) words[i] = y[i / 4][i % 4];
+  group_max<128 / kVector>(amax, lanes);
+  float scales[kVec];
+  U32x2 codes[kVec];
+  rule.template quantize<kVec, 4 * kVec>(args, amax, words, scales,
+                                         [&](u32 i, u32 code) { codes[i / 2][i % 2] = code; });
+  const u32 shift = __builtin_ctz(lanes);
+  float* scale = args.scale + row * (share.vectors >> shift);
+#pragma unroll
+  for (u32 v = 0; v < kVec; ++v) {
+    share.store_row(args.q, row * args.hidden, v, codes[v]);
+    if (share.has(v) && (share.index(v) & (lanes - 1)) == 0) {
+      store<float>(scale, share.index(v) >> shift, scales[v]);
+    }
+  }
+}
+
+}  // namespace mi300
