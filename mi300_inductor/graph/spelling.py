@@ -255,10 +255,10 @@ def compile_spelling(
 
     inputs = [given[n] for n in tensors]
     with torch.no_grad(), outside_fake_mode():
-        module = make_fx(traced, dict(decompositions), tracing_mode="fake")(*inputs)
+        module = make_fx(traced, dict(decompositions), tracing_mode="real")(*inputs)
         if any(writes(node) for node in module.graph.nodes):
             # A decomposition writes in place; the user's graph is functional, so this one must be.
-            module = make_fx(functionalize(module), tracing_mode="fake")(*inputs)
+            module = make_fx(functionalize(module), tracing_mode="real")(*inputs)
     canonical = Canonicaliser(module.graph)
     output = module.graph.find_nodes(op="output")[0].args[0]
     if not isinstance(output, torch.fx.Node):
