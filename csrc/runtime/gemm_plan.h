@@ -178,8 +178,8 @@ void visit_gemm_form(GemmForm form, const GemmProblem& problem, const DeviceInfo
       // A multiprocessor of its own is worth a workgroup of the most waves.
       if (is_group && waves < (columns > 32 ? 8u : 16u)) continue;
       for (uint32_t k_waves : {1u, 2u, 4u, 8u, 16u}) {
-        // Four teams read 512 bytes of a row at a time, which was fastest wherever it was tried.
-        if (is_group && columns <= 16 && k_waves != 4) continue;
+        // Teams of more than eight waves were slower wherever they were tried.
+        if (is_group && waves / k_waves > 8) continue;
         visit_cuts({form, columns, 1, tile_rows, waves, k_waves, 0, 0});
       }
     }
@@ -195,18 +195,30 @@ void visit_gemm_shapes(const GemmProblem& problem, const DeviceInfo& device, con
   }
 }
 
-// Whether the vendor's library is likely to be faster: with more than 8 rows on a device with
-// clusters; its time as measured on an H200 (2026-11-29). It has no launch for several products, an
-// addend or a quantisation costs it another kernel, and scales per row or column up to twice its time.
+// Whether the vendor's library is likely to be faster, with more than 8 rows on a device with
+// clusters: by its time and the own one as measured on an H200 (2026-11-30). It has no launch for
+// several products, an addend or a quantisation costs it another kernel, and scales per row or column
+// up to twice its time. Own kernels for more than 32 rows take 1.4 to 1.9 times what the model says.
 inline bool is_vendor_faster(const GemmProblem& problem, const DeviceInfo& device, double cost) {
   const SkinnyGemmArgs& args = problem.args;
   if (device.max_cluster == 1 || args.m <= 8 || !is_gemm_aligned(args)) return false;
-  if (has_gemm_vectors(args) || has_gemm_epilogue(args) || args.more[0].n > 0) return false;
-  // It splits long rows over its blocks in a way that takes 2 us more.
-  const bool is_long = args.row_bytes >= 8192 && args.n <= (args.m <= 16 ? 8192u : 3072u);
-  const double stream = double{1} * args.n * args.row_bytes / 4.3e6;
-  if (args.m > 32 || (args.m > 16 && stream > 25)) return true;
-  return cost * (args.m > 16 ? 1.08 : 1) > std::max(5.6, stream + (is_long ? 5.0 : 3.3));
+  if (has_gemm_vectors(args)) return false;
+  if (args.m <= 32 && (has_gemm_epilogue(args) || args.more[0].n > 0)) return false;
+  const bool is_fp8 = static_cast<Dtype>(problem.operand) >= Dtype::kE4m3fn;
+  double library = has_gemm_epilogue(args) ? 2.0 : 0.0, whole_stream = 0;
+  for (uint32_t i = 0; i < kGemmMaxSets; ++i) {
+    const uint32_t n = gemm_set(args, i).n;
+    if (n == 0) continue;
+    const double stream = double{1} * n * args.row_bytes / 4.3e6;
+    // It splits long rows over its blocks in a way that takes 2 us more.
+    const bool is_long = args.row_bytes >= 8192 && n <= (args.m <= 16 ? 8192u : 3072u);
+    library += std::max(5.6, stream + (is_long ? 5.4 : 3.4));
+    whole_stream += stream;
+  }
+  if (args.m <= 16) return cost > library;
+  if (args.m > 32) return 1.7 * cost > library;
+  if (whole_stream > (is_fp8 ? 26 : 60)) return true;
+  return is_fp8 && 1.04 * cost > library;
 }
 
 // The cheapest legal shape of the allowed forms; kVendor if there is none.
