@@ -94,12 +94,14 @@ def estimate(
     memory = parameters / timing.bandwidth + activations * _mix(
         cold, 1 / timing.bandwidth, 1 / timing.cache_bandwidth
     )
-    memory = max(memory / share, (read + written + again) / timing.cache_bandwidth)
+    near = read + written + again * timing.again_share
+    memory = max(memory / share, near / timing.cache_bandwidth)
     compute = _compute(kernel, at(kernel.flops, sizes), parameters, spec)
-    units, is_spread = _busy_units(kernel, spec, sizes)
-    waits += is_spread * timing.cache_latency
+    units = _busy_units(kernel, spec, sizes)
     busy = (read + written + again) * latency / (units * timing.bytes_in_flight)
-    waits += max(0.0, busy - max(memory, compute))
+    is_loop = kernel.source == "inductor" and not is_flat
+    hidden = max(memory, compute) * (timing.loop_overlap if is_loop else 1.0)
+    waits += max(0.0, busy - hidden)
     launch = timing.launch
     if kernel.source == "inductor" and timing.generated_launch is not None:
         launch = timing.generated_launch
@@ -125,8 +127,8 @@ def _mix(cold: float, memory: float, cache: float) -> float:
     return cold * memory + (1 - cold) * cache
 
 
-def _busy_units(kernel: Kernel, spec: ArchSpec, sizes: Sizes) -> tuple[float, bool]:
-    """Compute units that have work, and whether several of them share a row.
+def _busy_units(kernel: Kernel, spec: ArchSpec, sizes: Sizes) -> float:
+    """Compute units that have work.
 
     More units than there are stand for several workgroups on one, of which each waits by itself.
     """
@@ -134,12 +136,12 @@ def _busy_units(kernel: Kernel, spec: ArchSpec, sizes: Sizes) -> tuple[float, bo
     if kernel.source == "inductor" and width:
         # A loop over the row: one workgroup keeps little in flight, several make up for it.
         resident = min(rows, float(spec.cu_count * RESIDENT_ROWS))
-        return max(1.0, resident) * spec.timing.generated_rows, False
+        return max(1.0, resident) * spec.timing.generated_rows
     is_spread = kernel.source == "operator" and width >= SPREAD_WIDTH and spec.max_cluster > 1
     if is_spread and rows <= spec.cu_count:
         workgroups = min(float(spec.max_cluster), width / SHARE_WIDTH)
-        return min(rows * workgroups, float(spec.cu_count)), True
-    return max(1.0, min(rows, float(spec.cu_count))), False
+        return min(rows * workgroups, float(spec.cu_count))
+    return max(1.0, min(rows, float(spec.cu_count)))
 
 
 def _compute(kernel: Kernel, flops: float, parameters: float, spec: ArchSpec) -> float:
