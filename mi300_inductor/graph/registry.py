@@ -15,7 +15,7 @@ import torch
 
 from mi300_inductor.graph.meaning import Meaning
 from mi300_inductor.graph.spelling import compile_spelling
-from mi300_inductor.inductor import decomposition_table
+from mi300_inductor.inductor import decomposition_table, outside_fake_mode
 from mi300_inductor.shown import shown
 
 Function = TypeVar("Function", bound=Callable[..., torch.Tensor])
@@ -28,7 +28,8 @@ def meanings() -> tuple[Meaning, ...]:
     """All meanings, one per file of `patterns/`, in alphabetical order."""
     patterns = importlib.import_module("mi300_inductor.patterns")
     names = sorted(module.name for module in pkgutil.iter_modules(patterns.__path__))
-    modules = (importlib.import_module(f"{patterns.__name__}.{name}") for name in names)
+    with outside_fake_mode():  # the examples that they make are traced as they are
+        modules = [importlib.import_module(f"{patterns.__name__}.{name}") for name in names]
     return tuple(module.MEANING for module in modules)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -117,3 +120,24 @@ def test_a_wrong_spelling_is_refused(meaning, function, message):
     with pytest.raises(ValueError, match=message):
         mi.spelling(meaning)(function)
     assert registry.user_spellings_key() == ""
+
+
+FIRST_USE_AMONG_FAKE_TENSORS = """
+from torch._subclasses import FakeTensor, FakeTensorMode
+
+from mi300_inductor.graph.recognise import compiled
+from mi300_inductor.graph.registry import meanings
+
+with FakeTensorMode():
+    counts = {meaning.name: len(compiled(meaning.name)) for meaning in meanings()}
+examples = [value for meaning in meanings() for e in meaning.examples for value in e.values()]
+assert not any(isinstance(value, FakeTensor) for value in examples)
+assert min(counts.values()) >= 3, counts
+print("all real")
+"""
+
+
+def test_spellings_are_traced_alike_when_their_first_use_is_in_a_compilation():
+    command = [sys.executable, "-c", FIRST_USE_AMONG_FAKE_TENSORS]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "all real" in done.stdout, done.stderr[-2000:]
