@@ -34,10 +34,19 @@ class Reader:
 
 def source_of_value(y: Term) -> Term:
     """The value behind casts and views, views that split the last dimension included."""
-    y = strip(y)
-    while y.op == "view" and _split(y):
-        y = strip(y.args[0])
+    while y.op == "cast" or _is_of_rows(y):
+        y = y.args[0]
     return y
+
+
+def _is_of_rows(view: Term) -> bool:
+    """Whether a view keeps the last dimension or splits it into groups."""
+    return view.op == "view" and (is_transparent_view(view) or _split(view) > 0)
+
+
+def _rounded_to(y: Term) -> torch.dtype | None:
+    """Dtype to which the value at `source_of_value` is rounded where it is used."""
+    return held_dtype(y, _is_of_rows)
 
 
 def _split(view: Term) -> int:
@@ -73,7 +82,7 @@ def read_by(
     if fact.root.dtype not in FP8_DTYPES:
         names = ", ".join(str(dtype) for dtype in FP8_DTYPES)
         return Refusal(f"{fact.root.dtype} is not supported, expected one of {names}", "Use one.")
-    y_dtype = held_dtype(fact.y)
+    y_dtype = _rounded_to(fact.y)
     group = next((_split(v) for v in _views(fact.y)), 0)
     if y_dtype is None:
         return Refusal("the value is rounded twice before it is quantised", "Cast once.")
@@ -127,10 +136,11 @@ def _other_value(dynamic: DynamicScale, quantised: Term) -> str | None:
     own, other = source_of_value(dynamic.y), source_of_value(quantised)
     if own is not other:
         return f"it is that of {describe(own)}, and {describe(other)} is quantised"
-    if held_dtype(dynamic.y) != held_dtype(quantised):
+    rounded, wanted = _rounded_to(dynamic.y), _rounded_to(quantised)
+    if rounded != wanted:
         return (
-            f"it is that of the value rounded to {held_dtype(dynamic.y)}, and the value rounded to "
-            f"{held_dtype(quantised)} is quantised"
+            f"it is that of the value rounded to {rounded}, and the value rounded to {wanted} is "
+            "quantised"
         )
     if dynamic.over != "all" and not same_dim(dynamic.y.shape[-1], quantised.shape[-1]):
         return (

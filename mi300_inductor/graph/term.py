@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -152,8 +152,14 @@ def strip_widening(term: Term) -> Term:
     return term
 
 
-def held_dtype(use: Term) -> torch.dtype | None:
+def held_dtype(
+    use: Term, is_view: Callable[[Term], bool] = is_transparent_view
+) -> torch.dtype | None:
     """Dtype to which the value behind `use` is rounded when it is used there.
+
+    Args:
+        use: The value as it is read.
+        is_view: Through which views to look for the value, casts apart.
 
     Returns:
         The dtype of the narrowest rounding between the value's own operation and this use; None
@@ -161,7 +167,7 @@ def held_dtype(use: Term) -> torch.dtype | None:
     """
     casts: list[torch.dtype] = []
     term = use
-    while term.op == "cast" or is_transparent_view(term):
+    while term.op == "cast" or is_view(term):
         if term.op == "cast" and term.dtype is not None:
             casts.append(term.dtype)
         term = term.args[0]
