@@ -1,8 +1,8 @@
 """Norm and SiLU operators on a GPU: microseconds by graph replay over rotating buffers.
 
 Providers: eager, Inductor, the operators of this package, and a streaming kernel of the same bytes.
-Every provider's calls are captured into one graph that walks over buffers larger than the L2, and
-the median of its replays counts. Run as `python -m benchmarks.gpu_rows --out DIR`.
+Every provider's calls are captured into one graph that walks over up to 64 sets of buffers, which
+for a few rows fit into the L2, and the median of its replays counts. Run as `python -m benchmarks.gpu_rows --out DIR`.
 """
 
 from __future__ import annotations
