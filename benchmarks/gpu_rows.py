@@ -2,7 +2,8 @@
 
 Providers: eager, Inductor, the operators of this package, and a streaming kernel of the same bytes.
 Every provider's calls are captured into one graph that walks over up to 64 sets of buffers, which
-for a few rows fit into the L2, and the median of its replays counts. Run as `python -m benchmarks.gpu_rows --out DIR`.
+for a few rows fit into the L2, and the median of its replays counts. Run as
+`python -m benchmarks.gpu_rows --out DIR`.
 """
 
 from __future__ import annotations
