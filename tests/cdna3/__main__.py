@@ -13,6 +13,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
+
+import torch
 
 from mi300_inductor.gemm_plan import Form
 
@@ -44,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
 def _check_shape(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
     counts, names = {
         "skinny_gemm": ((3,), "m, n, k"),
+        "skinny_gemm_quant": ((3,), "m, n, k"),
         "skinny_gemm_list": ((4, 5), "m, n of each of 2 or 3 products, k"),
     }.get(given.op, ((2,), "rows, hidden"))
     if len(given.shape) not in counts or min(given.shape) < 1:
@@ -56,7 +60,7 @@ def _check(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
     _check_shape(parser, given)
     is_matmul = given.op.startswith("skinny_gemm")
     if not is_matmul and (given.form != "any" or given.dtype == "e4m3fnuz"):
-        parser.error(f"{given.op}: --form and FP8 inputs go with skinny_gemm and its list only.")
+        parser.error(f"{given.op}: --form and FP8 inputs go with matmuls only.")
     if is_matmul and given.dtype == "fp32":
         parser.error(f"{given.op}: no kernel for fp32; got fp32, expected bf16, fp16 or e4m3fnuz.")
     if given.group > 0 and given.shape[-1] % given.group:
@@ -70,9 +74,14 @@ def _profile(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None
     if given.op.startswith("skinny_gemm"):
         m, *widths, k = given.shape
         case = GemmCase(m, 0, k, _DTYPES.get(given.dtype, E4M3FNUZ), Form[given.form.upper()])
-        parts = parts_of(case, widths)
-        call = prepare_list(parts, [part.operands() for part in parts])
-        launches = call.launches
+        if given.op == "skinny_gemm_quant":
+            case = replace(case, n=widths[0], quant="div")
+            call = case.prepare(case.operands(), scale=torch.full((1,), 0.05))
+            launches = call.plan().launches
+        else:
+            parts = parts_of(case, widths)
+            call = prepare_list(parts, [part.operands() for part in parts])
+            launches = call.launches
         if not launches:
             parser.error(
                 f"{given.op}: no kernel of form {given.form} takes the shape; got m {m}, "

@@ -9,7 +9,10 @@ import pytest
 from ..gfx942.cases import OPS
 from .__main__ import main
 
-_SHAPES = {"skinny_gemm": ["8", "64", "512"], "skinny_gemm_list": ["8", "64", "40", "512"]}
+_SHAPES = {
+    **dict.fromkeys(("skinny_gemm", "skinny_gemm_quant"), ["8", "64", "512"]),
+    "skinny_gemm_list": ["8", "64", "40", "512"],
+}
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -20,7 +23,8 @@ def test_every_operator_has_a_profile(op, capsys):
     assert said.startswith(("rms_norm_bf16", "silu_mul_bf16", "skinny_gemm_"))
     assert re.search(r"^\d+ workgroups of \d+ waves +total +a workgroup$", said, re.MULTILINE)
     loaded = re.search(r"^global_load bytes, 16 a lane +([\d,]+) ", said, re.MULTILINE)
-    inputs = {"skinny_gemm": 64 * 512, "skinny_gemm_list": (64 + 40) * 512}.get(op, 4 * 512 * 2)
+    products = {"skinny_gemm": 64, "skinny_gemm_quant": 64, "skinny_gemm_list": 64 + 40}
+    inputs = products[op] * 512 if op in products else 4 * 512 * 2
     assert loaded and int(loaded[1].replace(",", "")) >= inputs
 
 
@@ -48,7 +52,7 @@ def test_totals_and_workgroups_agree(capsys):
         (["skinny_gemm_list", "--shape", "8", "64", "512"], "got 8 64 512, expected 4 or 5"),
         (["skinny_gemm_list", "--shape", "65", "64", "8", "512"], "skinny_gemm_list: no kernel of"),
         (["skinny_gemm_list", "--shape", "9", "64", "8", "512", "--dtype", "fp32"], "for fp32"),
-        (["silu_mul", "--shape", "9", "64", "--form", "dense"], "go with skinny_gemm and its list"),
+        (["silu_mul", "--shape", "9", "64", "--form", "dense"], "go with matmuls only"),
         (
             ["rms_norm_quant_dynamic", "--shape", "4", "100", "--group", "64"],
             "hidden is not a whole number of groups; got 100 and 64",
