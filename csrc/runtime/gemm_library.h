@@ -1,6 +1,7 @@
 // skinny_gemm by torch's own products, for what no kernel takes or the vendor's library does faster.
 #pragma once
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/_scaled_mm.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/addmm.h>
@@ -86,6 +87,8 @@ inline Tensor quantize_result(const GemmTarget& target, const Tensor& y) {
 
 // The vendor's library through torch; any problem, any device, capture-safe.
 inline Tensor run_library(const Operands& in) {
+  // The operators have no derivative: torch's own calls need not look for theirs on the way.
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
   if (in.has_scales()) {
     if (is_library_fp8(in)) return run_library_fp8(in);
     return finish(in, at::mm(in.a.to(at::kFloat), in.weight.t().to(at::kFloat)), false);

@@ -19,27 +19,20 @@ class GemmCall {
  public:
   // `target` says how the result of one product is quantised; null for not at all.
   explicit GemmCall(c10::ArrayRef<Operands> products, const GemmTarget* target = nullptr)
-      : products_(products), target_(target) {
-    for (const Operands& in : products) {
-      const ScalarType type = target == nullptr ? in.out_type : target->q_type;
-      outs_.push_back(at::empty({in.a.size(0), in.weight.size(0)}, in.a.options().dtype(type)));
-    }
-  }
+      : products_(products), target_(target) {}
 
-  // Empty if the library is to take the products.
+  // Empty if the library is to take the products; that is found out before anything is allocated.
   std::vector<Tensor> run() {
     const Tensor& first = products_[0].a;
     if (first.scalar_type() == at::kFloat) return {};
     GemmProblem problem{};
     problem.operand = static_cast<int32_t>(dtype_of(kGemmOp, first.scalar_type()));
-    bool is_known = true;  // that no kernel of ours has just written a weight
     for (uint32_t i = 0; i < products_.size(); ++i) {
       const Operands& in = products_[i];
       if (in.a.scalar_type() != in.weight.scalar_type()) return {};
       const Tensor a = rows_of(in.a), weight = rows_of(in.weight);
       if (i > 0 && byte_stride(a) != problem.args.activation_stride) return {};
       set_product(problem.args, i, a, weight);
-      is_known = WeightHistory::instance().note(weight) && is_known;
     }
     const int index = first.device().index();
     const c10::DeviceGuard guard(first.device());
@@ -51,6 +44,17 @@ class GemmCall {
     }
     GemmPlan plan = GemmPlans::instance().find(problem, index, device.info());
     if (plan.launch_count == 0) return {};
+    bool is_known = true;  // that no kernel of ours has just written a weight
+    std::vector<Tensor> outs;
+    for (uint32_t i = 0; i < products_.size(); ++i) {
+      const Operands& in = products_[i];
+      const ScalarType type = target_ == nullptr ? in.out_type : target_->q_type;
+      outs.push_back(at::empty({in.a.size(0), in.weight.size(0)}, in.a.options().dtype(type)));
+      GemmSet& set = gemm_set(problem.args, i);
+      set.out = outs[i].data_ptr();
+      const bool is_copy = set.weight != in.weight.const_data_ptr();
+      is_known = !is_copy && WeightHistory::instance().note(in.weight) && is_known;
+    }
     Tensor workspace;  // the stream orders its reuse
     if (plan.workspace_bytes > 0) {
       const int64_t count = static_cast<int64_t>(plan.workspace_bytes / sizeof(float));
@@ -71,7 +75,7 @@ class GemmCall {
                         launch.is_dependent != 0};
       device.launch(what, &launch.args, stream, [this] { return products_[0].describe(); });
     }
-    return outs_;
+    return outs;
   }
 
  private:
@@ -103,7 +107,6 @@ class GemmCall {
     GemmSet& set = gemm_set(args, i);
     set.weight = weight.const_data_ptr();
     set.activation = a.const_data_ptr();
-    set.out = outs_[i].data_ptr();
     set.weight_stride = byte_stride(weight);
     set.n = static_cast<unsigned>(weight.size(0));
     if (in.scale_a) {
@@ -150,7 +153,6 @@ class GemmCall {
 
   const c10::ArrayRef<Operands> products_;
   const GemmTarget* target_;
-  std::vector<Tensor> outs_;
   std::vector<Tensor> held_;  // copies; the stream orders their reuse
 };
 
