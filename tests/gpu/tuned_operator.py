@@ -31,8 +31,10 @@ from ..test_gemm_classes import MATMUL
 CPU = -1  # index of the CPU's only device
 INFO = plan.device_info(GFX942)
 SMALL = replace(MATMUL, device=CPU)
-WIDE = replace(SMALL, widths=(256,))
-LIST = replace(SMALL, widths=(96, 256), weight_strides=(2048, 2048))
+# No multiple of 16: torch's own FP8 matmul would be asked for, which on a CPU with AMX has no
+# e4m3fnuz.
+WIDE = replace(SMALL, widths=(250,))
+LIST = replace(SMALL, widths=(96, 250), weight_strides=(2048, 2048))
 
 
 class Operator:
