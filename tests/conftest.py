@@ -1,4 +1,4 @@
-"""Random numbers, and profiles of the property tests.
+"""Random numbers, an empty Dynamo, and profiles of the property tests.
 
 `quick` repeats the same examples, `make fuzz` draws new ones.
 """
@@ -31,3 +31,11 @@ def rng():
     generator = random.Random(seed)
     generator.drawn_seed = seed
     return generator
+
+
+@pytest.fixture
+def fresh_dynamo():
+    """Nothing that was compiled before the test, or is in it, is found again."""
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()

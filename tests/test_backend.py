@@ -1,92 +1,20 @@
-"""The backend end to end: fusions, contracts, errors, hooks, explain, check_numerics.
-
-The graphs consist of our operators alone where possible, because Inductor then has no C++ to
-compile. Their eps is this process's own and their row counts are never the same, so that no graph
-is found in Inductor's cache.
-"""
-
-import itertools
-import random
+"""The backend end to end: fusions, options, contracts, training, check_numerics."""
 
 import pytest
 import torch
 from torch import nn
 from torch._dynamo.backends.registry import lookup_backend
 from torch._inductor import config
-from torch._inductor.custom_graph_pass import CustomGraphPass
 
 import mi300_inductor as mi
-from mi300_inductor import fusion_pass, inductor
+from mi300_inductor import fusion_pass
 from mi300_inductor.contract import ContractError
 from mi300_inductor.numerics import NumericsError
 from mi300_inductor.numerics_check import Check
 
-HIDDEN = 96
-EPS = 1e-6 * (1 + random.random())
-ROWS = itertools.count(3)
+from .norm_models import HIDDEN, ROWS, Broken, Norm, Swapped, assert_close, inputs, run
 
-
-class Norm(nn.Module):
-    """RMSNorm as Llama spells it."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(HIDDEN).bfloat16())
-        self.eps = EPS
-
-    def norm(self, x):
-        wide = x.float()
-        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
-        return self.weight * wide.to(x.dtype)
-
-    def forward(self, x):
-        return self.norm(x)
-
-
-class Broken(Norm):
-    """Two norms in two graphs."""
-
-    def forward(self, x):
-        x = self.norm(x)
-        torch._dynamo.graph_break()
-        return self.norm(x)
-
-
-class Swapped(Norm):
-    """A mean over the rows: looks like a norm and is none."""
-
-    def norm(self, x):
-        wide = x.float()
-        wide = wide * torch.rsqrt(wide.pow(2).mean(0, keepdim=True) + self.eps)
-        return self.weight * wide.to(x.dtype)
-
-
-@pytest.fixture(autouse=True)
-def fresh_dynamo():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
-def inputs(rows=None):
-    rows = rows or next(ROWS)
-    x = torch.randn(rows, HIDDEN).bfloat16()
-    x[0, :4] = torch.tensor([3e4, -2e-40, 0.0, -0.0])
-    return x
-
-
-def assert_close(got, want):
-    torch.testing.assert_close(got, want, rtol=2**-7, atol=0, equal_nan=True)
-    # Values that share a mantissa flip together where an fp32 factor one ulp off makes it a tie.
-    ties = got.shape[-1] // 64 + 4
-    assert (got != want)[~want.isnan()].sum() <= max(1, got.numel() // 1000) + ties
-
-
-def run(model, x, **options):
-    """One call of a newly compiled model; a static shape, whatever ran before."""
-    torch._dynamo.reset()
-    with torch.no_grad():
-        return torch.compile(model, backend="mi300", options=options or None)(x)
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 def test_entry_point_needs_no_import():
@@ -102,7 +30,7 @@ def test_model_is_fused_and_equals_eager():
     report = mi.last_report()
     assert report.counts == {"rms_norm": 1}
     assert report.graphs[-1].phase == "inference"
-    assert "tests/test_backend.py" in report.fused[0].source
+    assert "tests/norm_models.py" in report.fused[0].source
     assert "self.weight" in report.fused[0].source
     assert [node.kind for node in report.graphs[-1].after if node.fusions == (0,)] == ["rms_norm"]
     assert {node.name for node in report.graphs[-1].before if node.fusions == (0,)} == set(
@@ -262,76 +190,6 @@ def test_a_quantised_model_that_is_compiled_for_training_says_what_to_do():
         assert compiled(x).shape == (x.shape[0], 16)
 
 
-def test_explain_sums_over_graphs_and_keeps_the_models_options():
-    model = Broken().eval()
-    report = mi.explain(model, inputs())
-    assert report.counts == {"rms_norm": 2}
-    assert [graph.counts for graph in report.graphs] == [{"rms_norm": 1}] * 2
-    assert report.graphs[0].phase == "inference"
-    expected = {"total:rms_norm": 2, "rms_norm": 1}
-    compiled = torch.compile(model, backend="mi300", options={"expect": expected})
-    assert mi.explain(compiled, inputs()).counts == {"rms_norm": 2}
-    expected = {"total:rms_norm": (4, 9)}
-    compiled = torch.compile(model, backend="mi300", options={"expect": expected})
-    with pytest.raises(ContractError, match="got 2 of total:rms_norm .* expected 4 to 9"):
-        mi.explain(compiled, inputs())
-
-
-def compiled_in_place(model, backend):
-    model.compile(backend=backend)
-    return model
-
-
-@pytest.mark.parametrize("backend", ["mi300", "eager"])
-@pytest.mark.parametrize(
-    "compiler",
-    [
-        lambda model, backend: torch.compile(model, backend=backend),
-        lambda model, backend: torch.compile(lambda x: model(x), backend=backend),
-        compiled_in_place,
-    ],
-    ids=["module", "function", "in place"],
-)
-def test_explain_of_what_is_compiled_already(backend, compiler, caplog):
-    calls = []
-    model = Norm().eval()
-    model.register_forward_hook(lambda *_: calls.append(1))
-    compiled = compiler(model, backend)
-    report = mi.explain(compiled, inputs())
-    assert report.counts == {"rms_norm": 1} and len(report.graphs) == 1
-    assert len(calls) == (1 if backend == "mi300" else 2)
-    assert ("has another backend; it runs again" in caplog.text) == (backend == "eager")
-
-
-def test_explain_says_why_there_may_be_no_graphs():
-    report = mi.explain(lambda x: x, inputs())
-    assert "0 graphs (the model has no operations, another backend compiled it" in str(report)
-
-
-def test_explain_of_a_function_and_of_a_model_in_training():
-    weight = torch.ones(HIDDEN).bfloat16()
-    report = mi.explain(lambda x: nn.functional.rms_norm(x, (HIDDEN,), weight, EPS), inputs())
-    assert report.counts == {"rms_norm": 1}
-    report = mi.explain(Norm().train(), inputs())
-    assert {graph.phase for graph in report.graphs} <= {"forward", "backward"}
-    assert mi.explain(Norm().eval(), inputs()).graphs[0].phase == "inference"
-
-
-def test_graph_without_candidates_gives_an_empty_report():
-    report = mi.explain(lambda x: x, inputs())
-    assert (report.counts, report.rejected) == ({}, ())
-
-
-def test_last_report_is_the_newest_graphs_and_lists_all():
-    first, second = Norm(), Swapped()
-    run(first, inputs())
-    run(second, inputs())
-    report = mi.last_report()
-    assert (report.counts, report.graphs[-2].counts) == ({}, {"rms_norm": 1})
-    assert report.rejected == report.graphs[-1].rejected
-    assert str(report).startswith("0/0 inference, the newest of ")
-
-
 def test_debug_dir_has_a_folder_per_graph(tmp_path):
     run(Broken(), inputs(), debug_dir=str(tmp_path / "debug"))
     run(Norm(), inputs(), debug_dir=tmp_path / "debug")
@@ -340,71 +198,6 @@ def test_debug_dir_has_a_folder_per_graph(tmp_path):
     for folder in folders:
         assert '"rms_norm": 1' in (folder / "report.json").read_text()
         assert "mi300.rms_norm(" in (folder / "after.txt").read_text()
-
-
-class Recorder(CustomGraphPass):
-    """A user's pass: notes which operators it is shown."""
-
-    def __init__(self):
-        self.seen = []
-
-    def __call__(self, graph):
-        self.seen.append([str(node.target) for node in graph.nodes])
-
-    def uuid(self):
-        return f"recorder {EPS}"
-
-
-def test_pass_alone_works_with_the_stock_backend():
-    model, x = Norm(), inputs()
-    with config.patch(post_grad_custom_pre_pass=mi.FusionPass()), torch.no_grad():
-        got = torch.compile(model, backend="inductor")(x)
-        assert_close(got, model(x))
-    assert mi.last_report().counts == {"rms_norm": 1}
-    assert mi.last_report().graphs[-1].phase == "forward"
-
-
-def test_pass_alone_refuses_what_is_not_its_own():
-    with pytest.raises(RuntimeError, match="FusionPass: .* got max_autotune"):
-        mi.FusionPass({"max_autotune": True})
-    with pytest.raises(RuntimeError, match="FusionPass: check_numerics"):
-        mi.FusionPass({"check_numerics": True})
-
-
-def test_backend_keeps_a_pass_that_is_already_there():
-    theirs = Recorder()
-    with config.patch(post_grad_custom_pre_pass=theirs):
-        run(Norm(), inputs())
-    assert len(theirs.seen) == 1
-    assert "aten.rsqrt.default" in theirs.seen[0]
-    assert mi.last_report().counts == {"rms_norm": 1}
-
-
-@pytest.mark.parametrize("takes_list", [True, False])
-def test_passes_are_composed_for_either_kind_of_hook(monkeypatch, takes_list):
-    name = "torch._inductor.custom_graph_pass.get_custom_graph_passes"
-    if takes_list:
-        monkeypatch.setattr(name, lambda given: given, raising=False)
-    else:
-        monkeypatch.delattr(name, raising=False)
-    hook, ours, theirs = inductor.PASS_HOOKS[0], mi.FusionPass(), Recorder()
-
-    def compose(present):
-        return inductor.add_pass(hook, ours, {hook: present})
-
-    assert compose(None) is ours
-    assert compose(mi.FusionPass({"disable": ["rms_norm"]})) is ours
-    both = compose(theirs)
-    if takes_list:
-        assert both == [theirs, ours]
-        return
-    assert isinstance(both, CustomGraphPass)
-    assert both.passes == compose(both).passes == (theirs, ours)
-    assert both.uuid()[1] == ours.uuid()
-    assert compose([theirs, lambda graph: None]).uuid() is None
-    graph = torch.fx.symbolic_trace(lambda x: x + 1).graph
-    both(graph)
-    assert len(theirs.seen) == 1
 
 
 def test_check_numerics_passes_and_runs_once(monkeypatch):
@@ -446,13 +239,6 @@ def test_check_numerics_names_the_operator_and_the_worst_element(monkeypatch):
         run(Norm(), x, check_numerics=True)
     text = str(error.value)
     assert text.startswith("check_numerics: rms_norm y (")
-    assert "tests/test_backend.py" in text
+    assert "tests/norm_models.py" in text
     assert "differs from the original nodes; got " in text
     assert "expected a difference of 2 ulp" in text
-
-
-def test_explain_of_something_that_cannot_be_called():
-    with pytest.raises(TypeError, match="explain: the model cannot be called; got int"):
-        mi.explain(3)
-    with pytest.raises(TypeError, match="cannot be called; got the class Norm, expected an nn"):
-        mi.explain(Norm, inputs())
