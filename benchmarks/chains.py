@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +14,8 @@ import mi300_inductor as mi
 
 EPS = 1e-5
 FAMILIES = ("norm", "silu")
-FORMS = ("static", "per_token")
+FORMS = ("static", "per_token", "per_group")
+GROUP = 128  # elements that have a scale of their own in the last of them
 Buffers = tuple[Tensor, ...]
 
 
@@ -24,7 +26,8 @@ class Case:
     Attributes:
         family: "norm" is residual add, RMSNorm and quantisation; "silu" is SiLU(gate) * up and
             quantisation, gate and up in one packed tensor.
-        form: "static", one given scale, or "per_token", a scale from each row.
+        form: "static", one given scale; "per_token", a scale from each row; "per_group", one from
+            each 128 elements of a row.
         hidden: Length of a row.
         rows: Number of rows.
         dtype: Of the inputs.
@@ -40,9 +43,10 @@ class Case:
 
     @property
     def bytes_moved(self) -> int:
-        """Each input read once, each output written once."""
-        wide = self.dtype.itemsize * (3 if self.family == "norm" else 2)
-        return (wide + self.q_dtype.itemsize) * self.hidden * self.rows
+        """Each input read once, each output written once, scales left out."""
+        is_norm = self.family == "norm"
+        wide, weight = self.dtype.itemsize * (3 if is_norm else 2), self.dtype.itemsize * is_norm
+        return ((wide + self.q_dtype.itemsize) * self.rows + weight) * self.hidden
 
     @property
     def operations(self) -> int:
@@ -59,19 +63,17 @@ class Case:
 
     def buffers(self, device: torch.device, count: int) -> list[Buffers]:
         """Sets of inputs: random rows with a few outliers."""
-        found = []
-        for _ in range(count):
-            width = self.hidden * (1 if self.family == "norm" else 2)
-            x = torch.randn(self.rows, width, device=device)
-            x[:, :: max(self.hidden // 4, 1)] *= 16
-            x = x.to(self.dtype)
-            if self.family == "norm":
-                residual = torch.randn(self.rows, width, device=device).to(self.dtype)
-                weight = torch.normal(1.0, 0.1, (width,), device=device).to(self.dtype)
-                found.append((x, residual, weight, torch.full((1,), 0.05, device=device)))
-            else:
-                found.append((x, torch.full((1,), 0.05, device=device)))
-        return found
+        width = self.hidden * (1 if self.family == "norm" else 2)
+        shape, scale = (count, self.rows, width), torch.full((1,), 0.05, device=device)
+        x = torch.randn(shape, device=device)
+        x[..., :: max(self.hidden // 4, 1)] *= 16
+        inputs = [x.to(self.dtype)]
+        del x
+        if self.family == "norm":
+            inputs.append(torch.randn(shape, device=device).to(self.dtype))
+            weights = torch.normal(1.0, 0.1, (count, width), device=device)
+            inputs.append(weights.to(self.dtype))
+        return [(*of_set, scale) for of_set in zip(*inputs, strict=True)]
 
     def eager(self) -> Callable[..., object]:
         """The chain on the tensors of one set of buffers."""
@@ -84,7 +86,14 @@ class Case:
             own = y.float().abs().amax(-1, keepdim=True).clamp_min(1e-12) / largest
             return (y.float() / own).clamp(-largest, largest).to(q_dtype), own
 
-        finish = quantize if self.form == "static" else quantize_per_token
+        def quantize_per_group(y: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
+            groups = y.float().unflatten(-1, (-1, GROUP))
+            own = groups.abs().amax(-1, keepdim=True).clamp_min(1e-12) / largest
+            codes = (groups / own).clamp(-largest, largest).to(q_dtype).flatten(-2)
+            return codes, own.squeeze(-1)
+
+        of_form = dict(zip(FORMS, (quantize, quantize_per_token, quantize_per_group), strict=True))
+        finish = of_form[self.form]
 
         def norm(x: Tensor, residual: Tensor, weight: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
             h = x + residual
@@ -101,8 +110,10 @@ class Case:
     def ours(self) -> Callable[..., object]:
         """The operator of this package on the same tensors."""
         norm = {"eps": EPS, "norm_dtype": self.dtype}
-        target = {"q_dtype": self.q_dtype}
+        target: dict[str, Any] = {"q_dtype": self.q_dtype}
         is_static = self.form == "static"
+        if self.form == "per_group":
+            target["group_size"] = GROUP
 
         def run_norm(x: Tensor, residual: Tensor, weight: Tensor, scale: Tensor) -> object:
             if is_static:

@@ -13,11 +13,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import product
 
 import torch
 
 from benchmarks.presets import PRESETS, Model
 from benchmarks.results import Result
+from benchmarks.tables import counted
+from benchmarks.timing import Unavailable
 
 METHOD = (
     "First call of a decode step in a fresh process, models and imports not counted: cold with an "
@@ -29,22 +32,20 @@ BACKENDS = ("inductor", "mi300")
 
 def run(options: argparse.Namespace, device: torch.device, result: Result) -> None:
     """Compiles every depth with both backends."""
-    preset = (options.preset or ["tiny"])[0]
-    for layers in options.depths:
-        for backend in BACKENDS:
-            with tempfile.TemporaryDirectory() as folder:
-                found = [compile_once(preset, layers, backend, device, folder) for _ in range(2)]
-            record = {"layers": layers, "provider": backend, "preset": preset}
-            if any("error" in one for one in found):
-                error = next(one["error"] for one in found if "error" in one)
-                result.note(f"{backend}, {layers} layers: {error}")
-                continue
-            cold, warm = (round(one["seconds"], 2) for one in found)
-            record.update(cold_s=cold, warm_s=warm)
-            if backend == "mi300":
-                record["pass_s"] = round(found[0]["pass_s"], 3)
-            result.records.append(record)
-            print(f"  {record}", flush=True)
+    for preset, layers, backend in product(options.preset or ["tiny"], options.depths, BACKENDS):
+        with tempfile.TemporaryDirectory() as folder:
+            found = [compile_once(preset, layers, backend, device, folder) for _ in range(2)]
+        record = {"preset": preset, "layers": layers, "provider": backend}
+        if any("error" in one for one in found):
+            error = next(one["error"] for one in found if "error" in one)
+            result.note(f"{preset}, {backend}, {counted(layers, 'layer')}: {error}")
+            continue
+        cold, warm = (round(one["seconds"], 2) for one in found)
+        record.update(cold_s=cold, warm_s=warm)
+        if backend == "mi300":
+            record["pass_s"] = round(found[0]["pass_s"], 3)
+        result.records.append(record)
+        print(f"  {record}", flush=True)
 
 
 def compile_once(
@@ -52,12 +53,14 @@ def compile_once(
 ) -> dict[str, float]:
     """Compiles in a fresh process with Inductor's cache in `folder`."""
     command = (sys.executable, "-m", "benchmarks.compile_time", preset, str(layers), backend)
-    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": folder}
+    threads = str(torch.get_num_threads())
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": folder, "OMP_NUM_THREADS": threads}
     done = subprocess.run(
         (*command, device.type), capture_output=True, text=True, check=False, env=environment
     )
     if done.returncode != 0:
-        return {"error": (done.stderr.strip().splitlines() or ["no output"])[-1]}
+        said = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        return {"error": said.removeprefix(f"{Unavailable.__module__}.{Unavailable.__name__}: ")}
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found
 

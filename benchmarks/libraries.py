@@ -20,13 +20,8 @@ Note = Callable[[str], None]
 NAMES = ("flashinfer", "vllm", "aiter")
 
 
-def row_kernels(case: Case, note: Note | None) -> dict[str, Callable[..., object]]:
-    """Calls by the library's name for a case; `note` is told which library is not there.
-
-    None as `note` means that no library is asked for: these are GPU kernels.
-    """
-    if note is None:
-        return {}
+def row_kernels(case: Case, note: Note) -> dict[str, Callable[..., object]]:
+    """Calls by the library's name for a case; `note` is told which library is not there."""
     found = {}
     for name in NAMES:
         if not has_module(name):

@@ -91,15 +91,16 @@ def matmuls(options: argparse.Namespace, device: torch.device) -> Result:
     result = empty("gemm", gemm.METHOD, device, options.dry)
     shrink = DRY_SHRINK if options.dry else 1
     for n, k in dict.fromkeys((row.n, row.k) for row in published.MATMUL):
+        problem = gemm.Problem(PRESET, (n // shrink,), k // shrink)
         try:
-            weights = gemm.make_weights(n // shrink, k // shrink, "fp8", device, options.dry)
+            weights = gemm.make_weights(problem, "fp8", device, options.dry)
         except Unavailable as missing:
             result.note(f"{n} x {k}: {missing}")
             continue
         for index, row in enumerate(published.MATMUL):
             if (row.n, row.k) == (n, k):
-                size = {"shape": PRESET, "n": n // shrink, "k": k // shrink, "rows": row.m}
-                case = {**size, "dtype": "fp8", "out_dtype": "float16", "published": index}
+                case = {"shape": PRESET, "n": problem.n, "k": problem.k, "rows": row.m}
+                case |= {"dtype": "fp8", "out_dtype": "float16", "published": index}
                 gemm.measure(case, weights, options, device, result)
     return result
 
@@ -121,10 +122,11 @@ def rows_page(result: Result) -> str:
     def body() -> Iterator[list[str]]:
         for (family, _, hidden, count), line in tables.lines(result):
             table = published.NORM if family == "norm" else published.SWIGLU
+            width = published.HIDDEN if family == "norm" else published.SWIGLU_WIDTH
             theirs = next(row for row in table if row.rows == count)
             ours, eager = (line.get(name, {}).get("us", math.nan) for name in ("op", "eager"))
             yield [
-                *(str(family), str(hidden), str(count)),
+                *(str(family), size([width], [hidden]), str(count)),
                 *(tables.number(value) for value in (theirs.torch, theirs.vllm, theirs.own)),
                 *(time(value) for value in (eager, ours)),
                 *(gain(theirs.vllm, ours), gain(theirs.own, ours)),
@@ -143,7 +145,7 @@ def matmuls_page(result: Result) -> str:
             library = line.get("torch._scaled_mm", {}).get("us", math.nan)
             ours = line.get("op", {}).get("us", math.nan)
             yield [
-                *(f"{n} x {k}", str(count)),
+                *(size([theirs.n, theirs.k], [n, k]), str(count)),
                 *(tables.number(value) for value in (theirs.torch, theirs.own)),
                 *(time(value) for value in (library, ours)),
                 *(gain(library, ours), gain(theirs.own, ours)),
@@ -161,6 +163,12 @@ def page(result: Result, body: list[list[str]], heads: Sequence[str]) -> str:
     parts += [result.method, tables.github(body, heads)]
     parts += [f"Missing here:\n{chr(10).join(result.notes)}"] if result.notes else []
     return "\n\n".join(parts) + "\n"
+
+
+def size(published: list[int], run: list[object]) -> str:
+    """The published size, and the one that was run if it is another, as in a dry run."""
+    full, own = (" x ".join(map(str, sizes)) for sizes in (published, run))
+    return full if full == own else f"{full} (run: {own})"
 
 
 def time(value: float) -> str:

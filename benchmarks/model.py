@@ -35,7 +35,8 @@ GRAPH_MODES = ("reduce-overhead", "max-autotune")
 
 def run(options: argparse.Namespace, device: torch.device, result: Result) -> None:
     """Measures every preset at every row count; notes what cannot be had."""
-    for name in options.preset or STANDARD[device.type]:
+    chosen = providers.chosen(options.providers, device, result.note)
+    for name in (options.preset or STANDARD[device.type]) if chosen else []:
         preset = PRESETS[name]
         layers = options.layers or preset.stack
         try:
@@ -46,9 +47,12 @@ def run(options: argparse.Namespace, device: torch.device, result: Result) -> No
         case = {"preset": name, "layers": layers, "dtype": options.dtype or "fp8"}
         lengths = {"decode": 1, "prefill": options.prompt}
         for phase in ("decode", "prefill") if options.phase == "both" else (options.phase,):
-            for rows in (options.rows or ROWS[device.type]) if phase == "decode" else [1]:
+            for rows in options.rows or (ROWS[device.type] if phase == "decode" else [1]):
                 where = {**case, "phase": phase, "tokens": lengths[phase], "rows": rows}
-                measure(model, where, options, device, result)
+                try:
+                    measure(model, where, options, device, result)
+                except Unavailable as missing:
+                    result.note(f"{label_of(where)}: {missing}")
                 release(device)
         del model
         release(device)
@@ -61,12 +65,16 @@ def measure(
     device: torch.device,
     result: Result,
 ) -> None:
-    """Compiles for one row count and measures all providers in turn."""
+    """Compiles for one row count and measures all providers in turn.
+
+    Raises:
+        Unavailable: if a step of so many rows does not fit into the memory.
+    """
     step = model.step(int(str(case["rows"])), int(str(case["tokens"])))
     timed: dict[str, Timed] = {}
     calls: dict[str, Callable[[], object]] = {}
     extra: dict[str, dict[str, object]] = {"compile_s": {}, "peak_mb": {}, "shares": {}}
-    for provider in providers.chosen(options.providers, device):
+    for provider in providers.chosen(options.providers, device, result.note):
         label = f"{label_of(case)}, {provider.name}"
         print(f"  {label}", flush=True)
         try:

@@ -9,7 +9,6 @@ and stand in `results/modelled_cpu.md`.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +17,8 @@ import sympy
 import torch
 from tabulate import tabulate
 
+from benchmarks import tables
+from benchmarks.results import Result
 from mi300_inductor.arch import GFX942, SM90
 from mi300_inductor.graph import select, unfused
 from mi300_inductor.graph.work import MatmulWork, RowWork
@@ -93,26 +94,20 @@ def matmul_work(m: int, n: int, k: int, operand: torch.dtype) -> MatmulWork:
     )
 
 
-def rotated_bytes(family: str, hidden: int, rows: int) -> int:
-    """Bytes between two uses of a buffer in gpu_rows.py, which goes round many of them."""
-    moved = (7 if family == "norm" else 5) * hidden * rows
-    return max(2, min(64, -(-256 * 2**20 // moved))) * moved
-
-
 def rows_on_h200() -> Iterator[Line]:
-    for row in json.loads((RESULTS / "gpu_rows_h200.json").read_text())["rows"]:
-        shape = (row["family"], row["form"], row["hidden"], row["rows"])
-        work = row_work(*shape)
-        operator = select.row_operator(f"{row['family']} {row['form']}", work)
-        working_set = rotated_bytes(shape[0], *shape[2:])
+    result = Result.load(RESULTS / "ops_h200.json")
+    for (family, form, hidden, rows), measured in tables.lines(result):
+        work = row_work(str(family), str(form), int(str(hidden)), int(str(rows)))
+        operator = select.row_operator(f"{family} {form}", work)
         for kernel, kernels in (
-            ("mi300", operator),
+            ("op", operator),
             ("inductor", unfused.row_kernels(work, on_gpu=True)),
         ):
-            if kernel in row:
-                spent = total(kernels, SM90, (), working_set)
-                case = f"{row['family']} {row['form']} {row['hidden']} x {row['rows']}"
-                yield line("rows", case, kernel, row[kernel], spent, MEASURED)
+            if kernel in measured:
+                record = measured[kernel]
+                spent = total(kernels, SM90, (), record["sets"] * record["bytes"])
+                case = f"{family} {form} {hidden} x {rows}"
+                yield line("rows", case, kernel, record["us"], spent, MEASURED)
 
 
 def line(
@@ -122,16 +117,20 @@ def line(
 
 
 def gemm_on_h200() -> Iterator[Line]:
-    for row in json.loads((RESULTS / "gpu_gemm_h200.json").read_text())["rows"]:
-        operand = getattr(torch, row["operand"].removeprefix("torch."))
-        work = matmul_work(row["m"], row["n"], row["k"], operand)
+    for (_, n, k, dtype, rows), measured in tables.lines(Result.load(RESULTS / "gemm_h200.json")):
+        ours = measured["op"]
+        if dtype == "fp8-per-token" or ours.get("together", 1) > 1:
+            continue
+        operand = FN if dtype == "fp8" else BF16
+        work = matmul_work(int(str(rows)), int(str(n)), int(str(k)), operand)
         (library,) = unfused.matmul_kernels(work)
         operator = select.matmul_operator("skinny_gemm", work)
-        if row["form"] == "vendor":
+        if ours["form"] == "vendor":
             operator = library
-        case = f"{row['operand']} {row['m']} x {row['n']} x {row['k']}"
-        for name, kernel in (("ours", operator), ("library", library)):
-            yield line("gemm", case, name, row[name], estimate(kernel, SM90), MEASURED)
+        case = f"{dtype} {rows} x {n} x {k}"
+        theirs = min(record["us"] for name, record in measured.items() if name != "op")
+        for name, kernel, us in (("ours", operator, ours["us"]), ("library", library, theirs)):
+            yield line("gemm", case, name, us, estimate(kernel, SM90), MEASURED)
 
 
 # hf-rocm-kernels' blog, "Creating custom kernels for the AMD MI300" (July 2025), its tables of
@@ -205,7 +204,7 @@ def main() -> None:
         return
     lines = [*rows_on_h200(), *gemm_on_h200(), *published_rows(), *published_gemm()]
     text = (
-        "Rows and matmuls as measured on an H200 (gpu_rows_h200.md, gpu_gemm_h200.md), and as "
+        "Rows and matmuls as measured on an H200 (ops_h200.md, gemm_h200.md), and as "
         "published of MI300X; `python -m benchmarks.modelled` writes this."
     )
     write(lines, text, arguments.out / "modelled.md")

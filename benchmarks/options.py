@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import math
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import gemm, ops, presets, providers
+from benchmarks import chains, gemm, ops, presets, providers
 
 SUMMARIES = {
     "ops": "norm and SiLU with quantisation",
@@ -16,16 +18,41 @@ SUMMARIES = {
     "mi300": "ops, gemm and model at the shapes of published MI300 tables, beside their numbers",
     "all": "ops, gemm, model and compile-time",
 }
+WRITES_A_FOLDER = ("mi300", "all")
+
+
+def whole(least: int = 1) -> Callable[[str], int]:
+    """Parses a whole number that is not smaller."""
+
+    def parse(text: str) -> int:
+        if not (text.isdecimal() and int(text) >= least):
+            raise argparse.ArgumentTypeError(
+                f"got {text or 'nothing'}, expected whole numbers from {least} up"
+            )
+        return int(text)
+
+    return parse
 
 
 def numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
+    """Parses whole numbers from 1 up, each once."""
+    return list(dict.fromkeys(whole()(part) for part in text.split(",")))
+
+
+def duration(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"got {text}, expected seconds, for example 0.5")
+    return value
 
 
 def names(known: tuple[str, ...]) -> Callable[[str], list[str]]:
     def parse(text: str) -> list[str]:
-        parts = text.split(",")
-        unknown = [part for part in parts if part not in known]
+        parts = list(dict.fromkeys(text.split(",")))
+        unknown = [part or "nothing" for part in parts if part not in known]
         if unknown:
             raise argparse.ArgumentTypeError(
                 f"got {', '.join(unknown)}, expected some of {', '.join(known)}"
@@ -33,6 +60,34 @@ def names(known: tuple[str, ...]) -> Callable[[str], list[str]]:
         return parts
 
     return parse
+
+
+def json_file(text: str) -> Path:
+    path = Path(text)
+    if path.suffix != ".json" or path.is_dir():
+        raise argparse.ArgumentTypeError(
+            f"got {text}{', a folder' * path.is_dir()}, expected a file name that ends in .json"
+        )
+    return path
+
+
+def check_outputs(options: argparse.Namespace, made: argparse.ArgumentParser) -> None:
+    """Ends the program if a result could not be written; makes the folders that are not there."""
+    is_folder = options.benchmark in WRITES_A_FOLDER
+    for name, path in (("--json", options.json), ("--plot", options.plot)):
+        if path is None:
+            continue
+        folder = path if is_folder or name == "--plot" else path.parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+            if path.is_file():
+                path.open("a").close()
+        except OSError as error:
+            made.error(
+                f"argument {name}: got {path}, expected a place that can be written "
+                f"({error.strerror}). Name another one."
+            )
 
 
 def parser() -> argparse.ArgumentParser:
@@ -44,10 +99,14 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = made.add_subparsers(dest="benchmark", metavar="BENCHMARK", required=True)
     for name, summary in SUMMARIES.items():
-        command = commands.add_parser(name, help=summary, description=f"{name}: {summary}.")
+        command = commands.add_parser(
+            name, help=summary, description=f"{name}: {summary}.", allow_abbrev=False
+        )
         command.set_defaults(dry=False)
-        where = "a folder of results" if name in ("mi300", "all") else "the result"
-        command.add_argument("--json", type=Path, help=f"writes {where} there")
+        if name in WRITES_A_FOLDER:
+            command.add_argument("--json", type=Path, help="writes the results to that folder")
+        else:
+            command.add_argument("--json", type=json_file, help="writes the result, and a .md")
         for add in GROUPS[name]:
             add(command)
     return made
@@ -56,7 +115,7 @@ def parser() -> argparse.ArgumentParser:
 def add_machine(command: argparse.ArgumentParser) -> None:
     """What every benchmark but mi300 takes."""
     command.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    command.add_argument("--threads", type=int, help="of the CPU")
+    command.add_argument("--threads", type=whole(), help="of the CPU")
     command.add_argument("--plot", type=Path, help="writes pictures and report.html to that folder")
     known = tuple(presets.PRESETS)
     command.add_argument("--preset", type=names(known), help=f"some of {','.join(known)}")
@@ -65,9 +124,9 @@ def add_machine(command: argparse.ArgumentParser) -> None:
 def add_rounds(command: argparse.ArgumentParser) -> None:
     command.add_argument("--rows", type=numbers, help="row counts, for example 1,8,32")
     command.add_argument(
-        "--rounds", type=int, help="measurements of each provider [9, of long calls fewer]"
+        "--rounds", type=whole(), help="measurements of each provider [9, of long calls fewer]"
     )
-    command.add_argument("--seconds", type=float, default=0.0, help="for each case at least")
+    command.add_argument("--seconds", type=duration, default=0.0, help="for each case at least")
 
 
 def add_providers(command: argparse.ArgumentParser) -> None:
@@ -77,17 +136,25 @@ def add_providers(command: argparse.ArgumentParser) -> None:
 
 def add_ops(command: argparse.ArgumentParser) -> None:
     command.add_argument("--dtype", choices=list(ops.DTYPES), help="of the activations [bf16]")
+    known = chains.FORMS
+    command.add_argument(
+        "--form", type=names(known), help=f"some of {','.join(known)} [{','.join(ops.FORMS)}]"
+    )
 
 
 def add_gemm(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--dtype", choices=list(gemm.DTYPES), help="of the operands [fp8, bf16]")
+    command.add_argument(
+        "--dtype", type=names(gemm.DTYPES), help=f"some of {','.join(gemm.DTYPES)} [fp8,bf16]"
+    )
 
 
 def add_model(command: argparse.ArgumentParser) -> None:
     command.add_argument("--dtype", choices=list(presets.DTYPES), help="of the linears [fp8]")
     command.add_argument("--phase", choices=["decode", "prefill", "both"], default="decode")
-    command.add_argument("--prompt", type=int, default=512, help="tokens of a prefill [512]")
-    command.add_argument("--layers", type=int, help="layers of the stack; by default the preset's")
+    command.add_argument("--prompt", type=whole(2), default=512, help="tokens of a prefill [512]")
+    command.add_argument(
+        "--layers", type=whole(), help="layers of the stack; by default the preset's"
+    )
     command.add_argument(
         "--tuned-blocks",
         action="store_true",

@@ -137,8 +137,19 @@ class Model:
         return x.to(torch.bfloat16)
 
     def step(self, rows: int, length: int = 1) -> Step:
-        """One forward of `length` tokens a row: decoding if it is one, else a prefill."""
+        """One forward of `length` tokens a row: decoding if it is one, else a prefill.
+
+        Raises:
+            Unavailable: if its cache and its activations do not fit into the memory.
+        """
+        check_memory(rows * self.bytes_per_row(length), self.device)
         return Step(self, rows, length)
+
+    def bytes_per_row(self, length: int) -> int:
+        """What a row of a step takes: its KV cache, and what a layer of eager's holds at once."""
+        preset = self.preset
+        keys = 2 * self.layers * preset.kv_heads * preset.head_dim * 2 * max(CONTEXT, length)
+        return keys + length * (48 * preset.hidden + 32 * preset.intermediate)
 
 
 class Step:

@@ -51,10 +51,23 @@ ALL = (EAGER, *(Provider(b, mode) for mode in MODES for b in ("inductor", "mi300
 NAMES = tuple(provider.name for provider in ALL)
 
 
-def chosen(names: Sequence[str] | None, device: torch.device) -> list[Provider]:
-    """The providers of those names, by default all that mean something on the device."""
-    asked = ALL if names is None else tuple(p for p in ALL if p.name in names)
-    return [p for p in asked if device.type == "cuda" or p.mode != "reduce-overhead"]
+def chosen(
+    names: Sequence[str] | None, device: torch.device, note: Callable[[str], None]
+) -> list[Provider]:
+    """The providers of those names, by default all that mean something on the device.
+
+    `note` is told of each that was named and means nothing there.
+    """
+    found = []
+    for provider in ALL if names is None else (p for p in ALL if p.name in names):
+        if device.type == "cuda" or provider.mode != "reduce-overhead":
+            found.append(provider)
+        elif names is not None:
+            note(
+                f"provider {provider.name}: it replays graphs of a GPU; got device {device.type}, "
+                "expected cuda. Name it without a mode."
+            )
+    return found
 
 
 def counterpart(name: str) -> str | None:

@@ -1,25 +1,25 @@
 """Writes the README's figures from `benchmarks/results`: `python -m benchmarks.readme`.
 
 Each block stands between `<!-- NAME -->` and `<!-- end -->`; what is between them is made here and
-nowhere else, and a test compares. The README's pictures are drawn too. `--check` only says whether
-the README is as it should be.
+nowhere else, and a test compares. The README's pictures are drawn too.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from statistics import geometric_mean
 
-from benchmarks import sweeps, tables
+from benchmarks import tables
 from benchmarks.results import Result
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 README = ROOT / "README.md"
 OPS_ROWS = (1, 8, 32, 256, 2048)
+DTYPES = {"fp8": "FP8", "fp8-per-token": "FP8, scales per row", "bf16": "bf16"}
 BLOCK = re.compile(r"(<!-- ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -56,16 +56,16 @@ def model_block(result: Result) -> str:
 
 def ops_block(result: Result) -> str:
     """The static row operators, ours beside Inductor: one line a width, one column a row count."""
-    cells: dict[tuple[object, object], dict[int, str]] = {}
+    cells: dict[tuple[str, int], dict[int, str]] = {}
     for (family, form, hidden, count), line in tables.lines(result):
         if form == "static" and {"op", "inductor"} <= line.keys():
             pair = " / ".join(tables.number(line[name]["us"]) for name in ("op", "inductor"))
-            cells.setdefault((family, hidden), {})[int(str(count))] = pair
+            cells.setdefault((str(family), int(str(hidden))), {})[int(str(count))] = pair
     shown = [count for count in OPS_ROWS if all(count in by_rows for by_rows in cells.values())]
     names = {"norm": "add + norm + FP8", "silu": "SiLU·mul + FP8"}
     rows = [
-        [f"{names[str(family)]}, {hidden}", *(by_rows[count] for count in shown)]
-        for (family, hidden), by_rows in cells.items()
+        [f"{names[family]}, {hidden}", *(by_rows[count] for count in shown)]
+        for (family, hidden), by_rows in sorted(cells.items())
     ]
     heads = ["ours / Inductor, us", *(tables.counted(count, "row") for count in shown)]
     return tables.github(rows, heads)
@@ -73,29 +73,28 @@ def ops_block(result: Result) -> str:
 
 def gemm_block(result: Result) -> str:
     """The matmuls: mean and smallest gain over the library, one column a row count."""
-    gains: dict[str, dict[int, list[float]]] = {}
+    gains: dict[tuple[bool, str], dict[int, list[float]]] = {}
     for (_, _, _, dtype, count), line in tables.lines(result):
         library = [record["us"] for name, record in line.items() if name.startswith("torch.")]
         if library and "op" in line:
-            by_rows = gains.setdefault(str(dtype), {})
+            is_list = line["op"].get("together", 1) > 1
+            by_rows = gains.setdefault((is_list, DTYPES[str(dtype)]), {})
             by_rows.setdefault(int(str(count)), []).append(min(library) / line["op"]["us"])
     counts = list(dict.fromkeys(count for by_rows in gains.values() for count in by_rows))
-    rows = [
-        [f"{dtype}, {len(by_rows[counts[0]])} shapes"]
-        + [f"{geometric_mean(by_rows[c]):.2f}x ({min(by_rows[c]):.2f}x)" for c in counts]
-        for dtype, by_rows in gains.items()
-    ]
+    rows = []
+    for (is_list, dtype), by_rows in sorted(gains.items(), key=lambda item: item[0][0]):
+        what = "lists in one launch" if is_list else "shapes"
+        rows.append([f"{dtype}, {len(by_rows[counts[0]])} {what}"])
+        rows[-1] += [f"{geometric_mean(by_rows[c]):.2f}x ({min(by_rows[c]):.2f}x)" for c in counts]
     heads = ["gain over the library, mean (smallest)"]
     return tables.github(rows, heads + [tables.counted(count, "row") for count in counts])
 
 
-Load = Callable[[Path], Result]
-Make = Callable[[Result], str]
-BLOCKS: dict[str, tuple[str, Load, Make]] = {
-    "model-h200": ("model_h200.json", Result.load, model_block),
-    "ops-h200": ("gpu_rows_h200.json", sweeps.load_rows, ops_block),
-    "gemm-h200": ("gpu_gemm_h200.json", sweeps.load_gemm, gemm_block),
-    "model-cpu": ("model_cpu.json", Result.load, model_block),
+BLOCKS = {
+    "model-h200": ("model_h200.json", model_block),
+    "ops-h200": ("ops_h200.json", ops_block),
+    "gemm-h200": ("gemm_h200.json", gemm_block),
+    "model-cpu": ("model_cpu.json", model_block),
 }
 
 
@@ -105,8 +104,8 @@ def block(name: str, folder: Path = RESULTS) -> str:
     Raises:
         KeyError: for a name that is not in `BLOCKS`.
     """
-    file, load, make = BLOCKS[name]
-    result = load(folder / file)
+    file, make = BLOCKS[name]
+    result = Result.load(folder / file)
     return f"{heading(result)}\n{make(result)}\n"
 
 
@@ -115,13 +114,18 @@ def render(text: str, folder: Path = RESULTS) -> str:
     return BLOCK.sub(lambda found: found[1] + block(found[2], folder) + found[3], text)
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Writes the README, or with `--check` returns 1 if it would change."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.readme",
+        description="Writes the README's figures and pictures from benchmarks/results.",
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing; 1 if it would change")
+    given = parser.parse_args(arguments)
     text = README.read_text()
-    made = render(text)
-    if arguments == ["--check"]:
-        return int(made != text)
-    README.write_text(made)
+    if given.check:
+        return int(render(text) != text)
+    README.write_text(render(text))
     draw_pictures()
     return 0
 
@@ -134,4 +138,4 @@ def draw_pictures(folder: Path = RESULTS) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

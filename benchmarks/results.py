@@ -105,6 +105,9 @@ def merge(results: list[Result]) -> Result:
             )
     joined = Result.from_json(first.to_json())
     joined.command = "; ".join(dict.fromkeys(result.command for result in results))
+    for key in joined.header:
+        facts = dict.fromkeys(result.header.get(key, "unknown") for result in results)
+        joined.header[key] = ", ".join(facts)
     joined.records = [record for result in results for record in result.records]
     joined.notes = list(dict.fromkeys(note for result in results for note in result.notes))
     return joined

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from statistics import fmean, geometric_mean
+from statistics import fmean, geometric_mean, median
 from typing import Any
 
 from tabulate import tabulate
@@ -18,7 +18,7 @@ KEYS = {
     "ops": ("family", "form", "hidden", "rows"),
     "gemm": ("shape", "n", "k", "dtype", "rows"),
     "model": ("preset", "layers", "dtype", "phase", "tokens", "rows"),
-    "compile-time": ("layers",),
+    "compile-time": ("preset", "layers"),
 }
 
 
@@ -70,8 +70,11 @@ def main_table(result: Result) -> str:
     heads = [*KEYS[result.benchmark], *(f"{name} us" for name in names)]
     unit, scale = flop_unit([r["tflops"] for r in result.records if "tflops" in r])
     heads += [{"gbps": "GB/s", "tflops": unit}[rate] for rate in rates]
-    has_percent = any("percent" in record for record in result.records)
+    has_percent, has_form = (
+        any(name in record for record in result.records) for name in ("percent", "form")
+    )
     heads += ["% of ceiling"] * has_percent + [f"vs {name}" for name in rivals]
+    heads += ["form"] * has_form
     rows = []
     for case, line in lines(result):
         ours = line.get("op", {})
@@ -85,6 +88,7 @@ def main_table(result: Result) -> str:
                 ),
                 *([number(ours["percent"])] if has_percent and "percent" in ours else []),
                 *(ratio(speedup(name, line)) for name in rivals),
+                *([ours.get("form", "")] if has_form else []),
             ]
         )
     return github(rows, heads)
@@ -102,6 +106,22 @@ def summary(result: Result) -> list[str]:
         f"{pair}: {geometric_mean(gains):.2f}x in the mean, {min(gains):.2f}x at least, "
         f"over {len(gains)} cases"
         for pair, gains in found.items()
+    ]
+
+
+def spread(result: Result) -> list[str]:
+    """How far from their medians the quartiles lie; nothing for single measurements."""
+    halves = sorted(
+        50 * (record["high"] - record["low"]) / record["us"]
+        for record in result.records
+        if record["us"] > 0
+    )
+    if not any(halves):
+        return []
+    most = halves[int(0.95 * (len(halves) - 1))]
+    return [
+        f"spread: half of the distance between the quartiles is {median(halves):.1f} % of the "
+        f"median in the middle of all times, {most:.1f} % or less in 95 of 100"
     ]
 
 
@@ -162,11 +182,19 @@ def cost_table(result: Result) -> str:
 
 def compile_table(result: Result) -> str:
     """Cold and warm compile times, and the pass's share of them."""
-    heads = ["layers", "provider", "cold s", "warm s", "of it the pass, s", "share of cold %"]
+    heads = [
+        "preset",
+        "layers",
+        "provider",
+        "cold s",
+        "warm s",
+        "of it the pass, s",
+        "share of cold %",
+    ]
     rows = []
-    for (layers,), line in lines(result):
+    for case, line in lines(result):
         for name, record in line.items():
-            rows.append([layers, name, number(record["cold_s"]), number(record["warm_s"])])
+            rows.append([*case, name, number(record["cold_s"]), number(record["warm_s"])])
             engine = record.get("pass_s")
             rows[-1] += ["", ""] if engine is None else [number(engine)]
             rows[-1] += [] if engine is None else [number(100 * engine / record["cold_s"])]
@@ -183,7 +211,7 @@ def markdown(result: Result) -> str:
     if result.benchmark == "compile-time":
         parts.append(compile_table(result))
     elif result.records:
-        found = [*summary(result), *norm_lines(result)]
+        found = [*summary(result), *norm_lines(result), *spread(result)]
         parts += ["\n".join(f"- {line}" for line in found), main_table(result)]
         titled = {"Where the time goes": shares_table(result), "Cost": cost_table(result)}
         if result.benchmark == "model":

@@ -26,6 +26,8 @@ GRAPH_REPLAYS_US = 2000.0  # what one measurement of a graph lasts at least
 SHORTEST_US = 1000.0  # and one by the clock on the wall
 # Rounds when nothing is said: so many, or where they last longer than LONG_S, not fewer than these.
 ROUNDS, FEWEST_ROUNDS, LONG_S = 9, 3, 2.0
+# A graph that calls for each set of buffers has no more calls than these.
+MOST_SETS = 8192
 
 
 class Unavailable(Exception):
@@ -191,11 +193,15 @@ def synchronize(device: torch.device) -> None:
 
 
 def cache_bytes(device: torch.device) -> int:
-    """Bytes that sets of buffers must exceed together: several times the last cache."""
-    return 256 * 2**20 if device.type == "cpu" else 512 * 2**20
+    """Bytes that sets of buffers take together: at least twice the last cache."""
+    if device.type == "cpu":
+        return 256 * 2**20
+    if torch.version.hip:
+        return 512 * 2**20  # the Infinity Cache, which HIP does not count
+    return 2 * int(torch.cuda.get_device_properties(device).L2_cache_size)
 
 
-def set_count(bytes_per_set: int, device: torch.device, at_most: int = 64) -> int:
+def set_count(bytes_per_set: int, device: torch.device, at_most: int = MOST_SETS) -> int:
     """How many sets of buffers are needed to exceed the caches."""
     return max(2, min(at_most, -(-cache_bytes(device) // max(bytes_per_set, 1))))
 

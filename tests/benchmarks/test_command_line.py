@@ -7,8 +7,9 @@ import re
 import pytest
 import torch
 
-import benchmarks.__main__ as command_line
-from benchmarks import compile_time, header, html, model, ops, providers, tables
+from benchmarks import __main__ as entry
+from benchmarks import command_line, compile_time, header, html, model, ops, providers, tables
+from benchmarks.options import parser
 from benchmarks.results import Result
 from benchmarks.timing import Ceilings, Unavailable
 
@@ -31,12 +32,12 @@ def test_gemm_writes_json_tables_pictures_and_one_page(tmp_path, capsys):
     assert run(*arguments, *written) == 0
     result = Result.load(folder / "gemm.json")
     assert result.command == "python -m benchmarks " + " ".join(arguments)
-    assert len(result.records) == 2 * 7 * 2
+    assert len(result.records) == 2 * 8 * 2
     names = {path.name for path in folder.iterdir()}
     pictures = {f"gemm_{what}.{end}" for what in ("speedup", "roofline") for end in ("png", "svg")}
     assert names == {"gemm.json", "gemm.md", "report.html"} | pictures
     page = (folder / "report.html").read_text()
-    assert page.count("<figure><svg") == 2 and page.count("<tr>") == 1 + 14
+    assert page.count("<figure><svg") == 2 and page.count("<tr>") == 1 + 16
     assert not re.search(r'(src|href)="(?!#)', page)  # nothing outside of the file
     said = capsys.readouterr().out
     assert (folder / "gemm.md").read_text() in said
@@ -122,6 +123,129 @@ def test_all_hands_each_benchmark_what_it_takes(monkeypatch):
     assert seen["compile-time"].depths == [8, 32] and not hasattr(seen["compile-time"], "rows")
 
 
+@pytest.mark.parametrize("joined", ["--rows=1,2", "--rows 1,2"])
+def test_every_command_that_all_records_is_one_that_gives_the_result_again(
+    joined, tmp_path, monkeypatch
+):
+    for module in command_line.BENCHMARKS.values():
+        monkeypatch.setattr(module, "run", lambda *_: None)
+    given = f"--device cpu --threads 2 {joined} --rounds 3 --seconds 0.5 --preset tiny --json"
+    run("all", *given.split(" "), str(tmp_path))
+    torch.set_num_threads(2)
+    for name in command_line.BENCHMARKS:
+        words = Result.load(tmp_path / f"{name}.json").command.split(" ")
+        again = parser().parse_args(words[3:])
+        assert (again.benchmark, again.preset, again.threads) == (name, ["tiny"], 2)
+        if name != "compile-time":
+            assert (again.rows, again.rounds, again.seconds) == ([1, 2], 3, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("ops --rows=-1", "--rows: got -1, expected whole numbers from 1 up"),
+        ("gemm --rows -1", "--rows: got -1, expected whole numbers from 1 up"),
+        ("model --rows 8,0", "--rows: got 0, expected whole numbers from 1 up"),
+        ("all --rows 1,,8", "--rows: got nothing, expected whole numbers from 1 up"),
+        ("mi300 --rows many", "--rows: got many, expected whole numbers from 1 up"),
+        ("ops --rounds 0", "--rounds: got 0, expected whole numbers from 1 up"),
+        ("ops --rounds=-1", "--rounds: got -1, expected whole numbers from 1 up"),
+        ("ops --threads 0", "--threads: got 0, expected whole numbers from 1 up"),
+        ("ops --seconds -1", "--seconds: got -1, expected seconds, for example 0.5"),
+        ("ops --seconds nan", "--seconds: got nan, expected seconds, for example 0.5"),
+        ("model --layers 0", "--layers: got 0, expected whole numbers from 1 up"),
+        ("model --layers=-1", "--layers: got -1, expected whole numbers from 1 up"),
+        ("model --prompt 1", "--prompt: got 1, expected whole numbers from 2 up"),
+        ("compile-time --depths 0", "--depths: got 0, expected whole numbers from 1 up"),
+        ("gemm --dtype fp8,fp4", "--dtype: got fp4, expected some of fp8, fp8-per-token, bf16"),
+        ("ops --form ,", "--form: got nothing, expected some of static, per_token, per_group"),
+        ("ops --json out", "--json: got out, expected a file name that ends in .json"),
+        ("ops --json {folder}", "a folder, expected a file name that ends in .json"),
+        ("ops --json {file}/x.json", "--json: got {file}/x.json, expected a place that can be"),
+        ("all --json {file}", "--json: got {file}, expected a place that can be written (File ex"),
+        ("ops --plot {file}", "--plot: got {file}, expected a place that can be written (File ex"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_measured(
+    given, said, tmp_path, monkeypatch, capsys
+):
+    for module in command_line.BENCHMARKS.values():
+        monkeypatch.setattr(module, "run", lambda *_: pytest.fail("it measured"))
+    places = {"folder": tmp_path / "a.json", "file": tmp_path / "file"}
+    places["folder"].mkdir()
+    places["file"].write_text("kept")
+    with pytest.raises(SystemExit) as end:
+        run(*given.format(**places).split(" "))
+    assert end.value.code == 2
+    assert f"error: argument {said.format(**places)}".split(": a folder")[0] in (
+        capsys.readouterr().err.replace("--json: got " + str(places["folder"]) + ", ", "")
+    )
+    assert places["file"].read_text() == "kept"
+
+
+def test_a_file_that_is_there_is_kept_until_there_is_a_result(tmp_path, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ops, "run", stop)
+    file = tmp_path / "ops.json"
+    file.write_text("earlier result")
+    monkeypatch.setattr("sys.argv", ["benchmarks", "ops", "--json", str(file)])
+    assert entry.main() == 130
+    assert file.read_text() == "earlier result" and list(tmp_path.iterdir()) == [file]
+
+
+def test_no_matplotlib_is_said_before_and_costs_only_the_pictures(tmp_path, monkeypatch, capsys):
+    said_before = []
+
+    def measure(options, device, result):
+        said_before.append(capsys.readouterr().out)
+        case = dict.fromkeys(tables.KEYS["ops"], 1)
+        result.records.append({**case, "provider": "op", "us": 2.0, "low": 2.0, "high": 2.0})
+
+    monkeypatch.setattr(ops, "run", measure)
+    monkeypatch.setattr(command_line, "has_module", lambda name: name != "matplotlib")
+    assert run("ops", "--plot", str(tmp_path)) == 0
+    assert "missing: library matplotlib: not installed, no pictures" in said_before[0]
+    assert {path.name for path in tmp_path.iterdir()} == {"report.html"}
+
+
+def test_a_library_that_all_of_it_needs_is_one_line(monkeypatch, capsys):
+    whole = entry.importlib.util.find_spec
+    monkeypatch.setattr(
+        entry.importlib.util, "find_spec", lambda name: None if name == "tabulate" else whole(name)
+    )
+    assert entry.main() == 1
+    said = capsys.readouterr().out
+    assert said == "missing: library tabulate: not installed. Install the extra bench.\n"
+
+
+def test_providers_that_the_device_has_not_are_one_line(capsys):
+    assert run("model", "--preset", "tiny", "--providers", "mi300:reduce-overhead") == 1
+    said = capsys.readouterr().out
+    assert said.count("missing: provider mi300:reduce-overhead: it replays graphs of a GPU; ") == 1
+
+
+def test_prefills_have_the_rows_that_are_asked_for(monkeypatch):
+    seen = []
+    monkeypatch.setattr(model, "Model", lambda *_: None)
+    monkeypatch.setattr(
+        model, "measure", lambda _, case, *rest: seen.append((case["phase"], case["rows"]))
+    )
+    run("model", "--preset", "tiny", "--phase", "both", "--rows", "2,4")
+    run("model", "--preset", "tiny", "--phase", "prefill")
+    both = [(phase, rows) for phase in ("decode", "prefill") for rows in (2, 4)]
+    assert seen == [*both, ("prefill", 1)]
+
+
+def test_steps_that_do_not_fit_are_one_line_and_the_rest_goes_on(capsys):
+    given = ("--preset", "tiny", "--layers", "1", "--rows", "1000000000,1", "--rounds", "1")
+    assert run("model", *given, "--providers", "eager") == 0
+    said = capsys.readouterr().out
+    assert said.count("missing: tiny, fp8, 1000000000 rows: memory: ") == 1
+    assert "tiny, fp8, 1 row, us: eager" in said
+
+
 def test_no_compiling_process_takes_a_core_from_what_is_timed(monkeypatch):
     monkeypatch.setattr(ops, "run", lambda *_: None)
     monkeypatch.setattr(torch._inductor.config, "compile_threads", 7)
@@ -149,7 +273,7 @@ def test_a_gpu_header_has_card_and_driver(monkeypatch):
 
 def test_compile_time_counts_cold_warm_and_the_pass(monkeypatch):
     class Options:
-        preset, depths = None, [1]
+        preset, depths = ["tiny"], [1]
 
     seconds = iter([(4.0, 0.0), (2.0, 0.0), (5.0, 0.5), (1.0, 0.0)])
     folders = []
@@ -202,8 +326,8 @@ def test_all_goes_on_after_a_benchmark_that_gives_nothing(tmp_path, monkeypatch)
         def run(options, device, result):
             if name != "ops":
                 case = dict.fromkeys(tables.KEYS[name], 1)
-                result.records.append({**case, "provider": "mi300", "us": 2.0})
-                result.records[-1].update(cold_s=4.0, warm_s=2.0, pass_s=0.5)
+                result.records.append({**case, "provider": "mi300", "us": 2.0, "low": 2.0})
+                result.records[-1].update(high=2.0, cold_s=4.0, warm_s=2.0, pass_s=0.5)
 
         return run
 

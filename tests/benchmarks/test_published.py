@@ -7,8 +7,7 @@ import math
 import pytest
 import torch
 
-import benchmarks.__main__ as command_line
-from benchmarks import mi300, providers, published
+from benchmarks import command_line, mi300, providers, published
 from benchmarks.results import Result
 from benchmarks.timing import Sample, Unavailable
 from mi300_inductor import arch
@@ -56,6 +55,9 @@ def test_the_whole_path_runs_without_the_card(fewer_rows, monkeypatch, tmp_path,
     for value in ("38.9", "5.51", "4.18", "1.93", "14.9", "11.7", "https://huggingface.co/blog"):
         assert value in said
     assert "nan" not in said and "cuda" not in said.lower()
+    # Beside a published time stands the size that it is of, and what was run instead of it.
+    for sizes in ("16384 (run: 1024)", "8192 (run: 512)", "13312 x 16384 (run: 832 x 1024)"):
+        assert f"| {sizes} " in said
 
 
 def test_ours_stands_beside_the_published_row_of_its_size():

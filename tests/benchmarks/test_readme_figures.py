@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import json
 import shlex
 
 import pytest
 
-from benchmarks import model, plots, readme, sweeps
+from benchmarks import merge, model, plots, readme, tables
 from benchmarks.options import parser
 from benchmarks.results import Result
 from benchmarks.timing import Sample
@@ -21,11 +20,25 @@ def test_the_readme_is_what_the_results_say():
 
 def test_every_block_has_results_and_they_name_their_command():
     for _, name, _ in readme.BLOCK.findall(readme.README.read_text()):
-        file, load, _ = readme.BLOCKS[name]
-        result = load(readme.RESULTS / file)
+        result = Result.load(readme.RESULTS / readme.BLOCKS[name][0])
         assert result.command.startswith("python -m benchmarks")
         assert result.command.split("; ")[0] in readme.block(name)
         assert result.records and result.header["commit"] and result.header["torch"]
+
+
+PUBLISHED = [
+    file for file in sorted(readme.RESULTS.glob("*.json")) if '"benchmark"' in file.read_text()
+]
+
+
+@pytest.mark.parametrize("file", PUBLISHED, ids=lambda file: file.stem)
+def test_a_page_is_made_of_the_result_beside_it_and_its_commands_are_taken(file):
+    result = Result.load(file)
+    assert file.with_suffix(".md").read_text() == tables.markdown(result)
+    for command in result.command.split("; "):
+        words = shlex.split(command)
+        assert words[:3] == ["python", "-m", "benchmarks"]
+        assert parser().parse_args(words[3:]).benchmark == result.benchmark
 
 
 @pytest.mark.parametrize("name", ["model-h200", "model-cpu"])
@@ -84,24 +97,26 @@ def test_a_marker_without_results_is_an_error(folder):
         readme.render("<!-- model-cpu -->\n<!-- end -->", folder)
 
 
-def test_sweeps_are_read_as_results():
-    rows = sweeps.load_rows(readme.RESULTS / "gpu_rows_h200.json")
-    plain = json.loads((readme.RESULTS / "gpu_rows_h200.json").read_text())
-    first = plain["rows"][0]
-    assert rows.records[0]["us"] == first["mi300"] and rows.header["commit"] == plain["commit"]
-    assert len({(r["family"], r["form"], r["hidden"], r["rows"]) for r in rows.records}) == len(
-        plain["rows"]
-    )
-    gemm = sweeps.load_gemm(readme.RESULTS / "gpu_gemm_h200.json")
-    plain = json.loads((readme.RESULTS / "gpu_gemm_h200.json").read_text())
-    assert len(gemm.records) == 2 * len(plain["rows"])
-    assert "H200" in gemm.header["card"] and gemm.header["torch"][0].isdigit()
+def test_runs_are_merged_into_one_file_with_its_page(folder, tmp_path):
+    first = folder / "model_h200.json"
+    other = Result.load(first)
+    other.command, other.header["commit"] = "python -m benchmarks model --rows 8", "def"
+    other.save(tmp_path / "other.json")
+    out = tmp_path / "joined.json"
+    assert merge.main([str(out), str(first), str(tmp_path / "other.json")]) == 0
+    joined = Result.load(out)
+    assert joined.command == "python -m benchmarks model; python -m benchmarks model --rows 8"
+    assert joined.header["commit"] == "abc, def" and len(joined.records) == 12
+    assert (tmp_path / "joined.md").read_text() == tables.markdown(joined)
 
 
-def test_a_sweep_without_its_header_is_refused(tmp_path):
-    (tmp_path / "x.json").write_text(json.dumps({"header": "nothing", "rows": []}))
-    with pytest.raises(ValueError, match="x.json: header; got 'nothing', expected card"):
-        sweeps.load_gemm(tmp_path / "x.json")
+@pytest.mark.parametrize(("given", "status"), [("--help", 0), ("--chekc", 2)])
+def test_help_and_slips_of_the_pen_leave_the_readme_alone(given, status, monkeypatch, capsys):
+    monkeypatch.setattr(readme, "README", None)
+    with pytest.raises(SystemExit) as end:
+        readme.main([given])
+    assert end.value.code == status
+    assert "usage: python -m benchmarks.readme" in "".join(capsys.readouterr())
 
 
 def last_row(block: str) -> list[str]:
@@ -124,8 +139,10 @@ def test_operators_have_a_column_for_each_row_count_that_all_have():
 
 def test_matmuls_are_compared_with_the_faster_call_of_the_library():
     result = Result("gemm", "", {}, "")
-    for n, ours in ((1, 10.0), (2, 5.0)):
-        case = {"shape": f"{n}", "n": n, "k": 1, "dtype": "FP8", "rows": 8}
+    for n, ours, together in ((1, 10.0, 1), (2, 5.0, 1), (3, 4.0, 3)):
+        case = {"shape": f"{n}", "n": n, "k": 1, "dtype": "fp8", "rows": 8, "together": together}
         times = {"op": ours, "torch._scaled_mm": 20.0, "torch._scaled_mm fast": 10.0}
         result.add(case, {name: Sample(us, us, us) for name, us in times.items()})
-    assert last_row(readme.gemm_block(result)) == ["FP8, 2 shapes", "1.41x (1.00x)"]
+    block = readme.gemm_block(result)
+    assert last_row(block) == ["FP8, 1 lists in one launch", "2.50x (2.50x)"]
+    assert last_row(block.rpartition("\n")[0]) == ["FP8, 2 shapes", "1.41x (1.00x)"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import types
 
 import pytest
 import torch
@@ -67,7 +68,17 @@ def test_enough_sets_of_buffers_exceed_the_caches():
     for size in (1, 10**6, 10**9):
         count = timing.set_count(size, CPU, at_most=10**9)
         assert count >= 2 and count * size >= timing.cache_bytes(CPU)
-    assert timing.set_count(1, CPU) == 64
+    assert timing.set_count(1, CPU) == timing.MOST_SETS
+
+
+def test_buffers_take_twice_the_cache_that_the_card_says_it_has(monkeypatch):
+    card = types.SimpleNamespace(L2_cache_size=60 * 2**20)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: card)
+    gpu = torch.device("cuda")
+    assert timing.cache_bytes(gpu) == 120 * 2**20
+    assert timing.set_count(36864, gpu) == 3414  # one row of 4096 and its weight
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    assert timing.cache_bytes(gpu) == 2 * 256 * 2**20  # the Infinity Cache of an MI300X
 
 
 def test_long_rounds_are_fewer_unless_their_number_is_given(monkeypatch):
