@@ -17,6 +17,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from torch._dynamo.utils import counters
 
 import mi300_inductor as mi
 from benchmarks.decoding import Decoder, Decoding, llama_config, random_llama, random_prompts
+from benchmarks.fp8_baseline import faster_fp8_matmul
 from mi300_inductor import build
 from mi300_inductor.report import GraphReport, Rejection
 
@@ -200,13 +202,14 @@ def main() -> int:
 
     length = args.prompt + args.steps
     runs: dict[str, Decoding] = {}
-    for name in ("eager", "inductor", "mi300"):
-        console.begin(name)
-        ready = model if name == "eager" else compile_with(model, name, args.mode)
-        decoder = Decoder(ready, config, length)
-        feed = runs["eager"].tokens if runs else None
-        runs[name] = decoder.run(prompt, args.steps, feed, progress=console)
-        console.end(f"{runs[name].decode:.2f} ms per decode step")
+    with nullcontext() if args.quant == "none" else faster_fp8_matmul(device):
+        for name in ("eager", "inductor", "mi300"):
+            console.begin(name)
+            ready = model if name == "eager" else compile_with(model, name, args.mode)
+            decoder = Decoder(ready, config, length)
+            feed = runs["eager"].tokens if runs else None
+            runs[name] = decoder.run(prompt, args.steps, feed, progress=console)
+            console.end(f"{runs[name].decode:.2f} ms per decode step")
     report = mi.last_report()
     recompiles, compiled_once = more_row_counts(decoder, prompt, console)
     return show(args, runs, report, recompiles, compiled_once)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import mi300_inductor as mi
+from benchmarks.fp8_baseline import scaled_mm
 from benchmarks.ops import device_fp8
 from benchmarks.presets import PRESETS, STANDARD_PRESETS, check_memory
 from benchmarks.results import Result, one_line
@@ -21,13 +22,13 @@ from mi300_inductor import arch, gemm_plan, plan
 METHOD = (
     "Microseconds of one call over distinct weights that together take at least twice the last "
     f"cache (at most {MOST_SETS} of them), random with outliers. On a GPU all calls are captured "
-    "into one graph and its replays are timed with events; on a CPU the clock on the wall decides. "
-    "Medians of rounds in which all providers take turns; quartiles are in the JSON. `op` is "
-    "mi.ops.skinny_gemm, for several projections skinny_gemm_list, and its form is the plan that "
-    "the rule chose (vendor: it calls the library). The others are PyTorch's: _scaled_mm "
-    "(cuBLASLt or hipBLASLt; `fast` is its fast accumulation), for bf16 mm, a call for each "
-    "projection. % is of the rate at which a sum reads memory in the same run; bytes are the "
-    "weights' and the activations'."
+    "into one graph and its replays are timed with events; on a CPU the clock on the wall "
+    "decides. Medians of rounds in which all providers take turns; quartiles are in the JSON. "
+    "`op` is mi.ops.skinny_gemm, for several projections skinny_gemm_list, and its form is the "
+    "plan that the rule chose (vendor: it calls the library). The others are PyTorch's: "
+    "_scaled_mm (cuBLASLt or hipBLASLt, `fast` is its fast accumulation; on a CPU without oneDNN "
+    "where that is faster), for bf16 mm, a call for each projection. % is of the rate at which a "
+    "sum reads memory in the same run; bytes are the weights' and the activations'."
 )
 DTYPES = ("fp8", "fp8-per-token", "bf16")
 # Projections of the same rows, which a model with separate ones gives to one launch.
@@ -187,7 +188,7 @@ def fp8_calls(case: dict[str, object], weights: list[Tensor], device: torch.devi
     for name, is_fast in {"torch._scaled_mm": False, "torch._scaled_mm fast": True}.items():
         if device.type == "cuda" or not is_fast:
             calls[name] = lambda weights, is_fast=is_fast: [
-                torch._scaled_mm(a, w.t(), theirs_a, scale, **out, use_fast_accum=is_fast)
+                scaled_mm(a, w.t(), theirs_a, scale, **out, use_fast_accum=is_fast)
                 for w, scale in zip(weights, theirs_b, strict=True)
             ]
     return calls

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
 from torch._inductor import config as inductor_config
 
 from benchmarks import breakdown, providers
+from benchmarks.fp8_baseline import faster_fp8_matmul
 from benchmarks.presets import PRESETS, Model, Step
 from benchmarks.results import Result, one_line
 from benchmarks.tables import counted, say
@@ -18,15 +20,16 @@ from benchmarks.timing import DryRun, Queued, Timed, Unavailable, WallClock, int
 
 METHOD = (
     "One step of a stack of decoder layers with random weights and a static KV cache of 128 "
-    "tokens, half full (a prefill fills its own). On a GPU the modes that capture graphs are timed "
-    "by events behind a sleeping kernel, so that the host's time does not count, and so are "
+    "tokens, half full (a prefill fills its own). On a GPU the modes that capture graphs are "
+    "timed by events behind a sleeping kernel, so that the host's time does not count, and so are "
     "prefills; eager and the default mode are timed by the clock on the wall, launches included. "
-    "On a CPU everything is timed by the clock on the wall. Medians of rounds in which all "
-    "providers take turns; quartiles are in the JSON. On a GPU Inductor chooses between two block "
-    "sizes for each elementwise kernel by timing them once, and two compilations of one kernel can "
-    "differ by a factor of two: for all providers the first size is taken unless --tuned-blocks "
-    "is given. Compiling is the first call with Inductor's caches as they were (compile-time "
-    "measures cold and warm); peak memory is what the calls allocate beyond the weights."
+    "On a CPU everything is timed by the clock on the wall, in FP8 without oneDNN where torch's "
+    "FP8 matmul is faster without it. Medians of rounds in which all providers take turns; "
+    "quartiles are in the JSON. On a GPU Inductor chooses between two block sizes for each "
+    "elementwise kernel by timing them once, and two compilations of one kernel can differ by a "
+    "factor of two: for all providers the first size is taken unless --tuned-blocks is given. "
+    "Compiling is the first call with Inductor's caches as they were (compile-time measures cold "
+    "and warm); peak memory is what the calls allocate beyond the weights."
 )
 STANDARD = {"cuda": ["llama-8b", "llama-405b-tp8"], "cpu": ["tiny"]}
 ROWS = {"cuda": [1, 8, 16, 32, 64], "cpu": [1, 8, 32]}
@@ -49,8 +52,10 @@ def run(options: argparse.Namespace, device: torch.device, result: Result) -> No
         for phase in ("decode", "prefill") if options.phase == "both" else (options.phase,):
             for rows in options.rows or (ROWS[device.type] if phase == "decode" else [1]):
                 where = {**case, "phase": phase, "tokens": lengths[phase], "rows": rows}
+                is_fp8 = case["dtype"] != "bf16"
                 try:
-                    measure(model, where, options, device, result)
+                    with faster_fp8_matmul(device) if is_fp8 else nullcontext():
+                        measure(model, where, options, device, result)
                 except Unavailable as missing:
                     result.note(f"{label_of(where)}: {missing}")
                 release(device)
