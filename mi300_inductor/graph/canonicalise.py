@@ -47,6 +47,17 @@ class Canonicaliser:
             return self._of_node[value]
         return self.const(value)
 
+    def tensor(self, value: Any) -> Term:
+        """The term of a tensor whose shape counts, where it is filled with a number as well."""
+        term = self.term(value)
+        if not term.is_const or not isinstance(value, fx.Node):
+            return term
+        filled = value.meta["val"]
+        leaf = self.make("leaf", (), (value.name,), filled.dtype, tuple(filled.shape))
+        if not leaf.nodes:
+            leaf.nodes.append(value)
+        return leaf
+
     def const(self, value: Any) -> Term:
         """A number known while compiling."""
         if isinstance(value, (bool, int, float)):

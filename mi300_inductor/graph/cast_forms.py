@@ -21,6 +21,7 @@ from mi300_inductor.graph.term import (
     Term,
     is_transparent_view,
     rounded_number,
+    same_shape,
     strip,
 )
 
@@ -28,9 +29,19 @@ if TYPE_CHECKING:
     from mi300_inductor.graph.canonicalise import Canonicaliser
 
 
+@handles(aten.copy.default)
+def _copy(build: Canonicaliser, node: fx.Node) -> Term | None:
+    """What is written into a tensor, which is how a buffer given beforehand is filled."""
+    source, value = build.term(node.args[1]), node.meta["val"]
+    return _converted(build, node, source) if same_shape(source.shape, value.shape) else None
+
+
 @handles(prims.convert_element_type.default, aten._to_copy.default)
 def _cast(build: Canonicaliser, node: fx.Node) -> Term | None:
-    source = build.term(node.args[0])
+    return _converted(build, node, build.term(node.args[0]))
+
+
+def _converted(build: Canonicaliser, node: fx.Node, source: Term) -> Term | None:
     value = node.meta["val"]
     if value.dtype in FP8_DTYPES:
         return build.like(node, "to_fp8", _bounded(build, node, source))

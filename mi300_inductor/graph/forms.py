@@ -17,7 +17,14 @@ import torch
 from torch import fx
 
 from mi300_inductor.graph.rounding import ROUNDED
-from mi300_inductor.graph.term import Dim, Term, rounded_number, same_dim, same_shape
+from mi300_inductor.graph.term import (
+    Dim,
+    Term,
+    is_transparent_view,
+    rounded_number,
+    same_dim,
+    same_shape,
+)
 
 if TYPE_CHECKING:
     from mi300_inductor.graph.canonicalise import Canonicaliser
@@ -81,6 +88,21 @@ def _view(build: Canonicaliser, node: fx.Node) -> Term:
     return build.like(node, "view", source)
 
 
+@handles(aten.permute.default)
+def _permute(build: Canonicaliser, node: fx.Node) -> Term | None:
+    """An einsum permutes also where the order stays."""
+    order: Any = node.args[1]
+    is_kept = all(old % len(order) == new for new, old in enumerate(order))
+    return build.term(node.args[0]) if is_kept else None
+
+
+@handles(aten.select.int)
+def _select(build: Canonicaliser, node: fx.Node) -> Term | None:
+    """The only part of a dimension is all of it."""
+    source, dim = build.tensor(node.args[0]), node.args[1]
+    return _view(build, node) if same_dim(source.shape[dim], 1) else None  # type: ignore[index]
+
+
 @handles(aten.expand.default)
 def _expand(build: Canonicaliser, node: fx.Node) -> Term | None:
     source = build.term(node.args[0])
@@ -99,13 +121,17 @@ def _full(build: Canonicaliser, node: fx.Node) -> Term | None:
 
 @handles(aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar)
 def _add(build: Canonicaliser, node: fx.Node) -> Term | None:
-    if argument(node, 2, "alpha", 1) != 1:
+    alpha = argument(node, 2, "alpha", 1)
+    if not isinstance(alpha, (int, float)):
         return None
     left, right = build.term(node.args[0]), build.term(node.args[1])
-    if node.target in (aten.sub.Tensor, aten.sub.Scalar):
-        if not right.is_const:
-            return build.like(node, "sub", left, right)
-        right = build.const(-right.value)
+    is_sub = node.target in (aten.sub.Tensor, aten.sub.Scalar)
+    if alpha != 1 and not right.is_const:
+        return build.like(node, "weighted_add", left, right, attrs=(-alpha if is_sub else alpha,))
+    if is_sub and not right.is_const:
+        return build.like(node, "sub", left, right)
+    if is_sub or alpha != 1:
+        right = build.const((-alpha if is_sub else alpha) * right.value)
     if _is(right, 0.0):
         return None
     return build.like(node, "add", left, right)
@@ -114,21 +140,29 @@ def _add(build: Canonicaliser, node: fx.Node) -> Term | None:
 @handles(aten.mul.Tensor, aten.mul.Scalar)
 def _mul(build: Canonicaliser, node: fx.Node) -> Term:
     left, right = build.term(node.args[0]), build.term(node.args[1])
+    value = node.meta["val"]
     if left.is_const:
         left, right = right, left
-    if _is(right, 1.0) and left.dtype == node.meta["val"].dtype:
+    is_whole = same_shape(left.shape, value.shape)  # a `full` tensor may broadcast
+    if _is(right, 1.0) and left.dtype == value.dtype and is_whole:
         return left
-    if left.op == "sum" and right.is_const:
-        hidden = left.args[0].shape[-1]
+    total = _summed(left) if right.is_const and is_whole else None
+    if total is not None:
+        hidden = total.args[0].shape[-1]
         if isinstance(hidden, int) and math.isclose(right.value * hidden, 1.0, rel_tol=1e-7):
-            return build.like(node, "mean", left.args[0])
+            return build.like(node, "mean", total.args[0])
     return build.like(node, "mul", left, right)
 
 
 @handles(aten.square.default)
 def _square(build: Canonicaliser, node: fx.Node) -> Term:
-    source = build.term(node.args[0])
+    source = _unsigned(build.term(node.args[0]))
     return build.like(node, "mul", source, source)
+
+
+def _unsigned(term: Term) -> Term:
+    """What has the same square."""
+    return term.args[0] if term.op == "abs" else term
 
 
 @handles(aten.neg.default)
@@ -143,7 +177,7 @@ def _pow(build: Canonicaliser, node: fx.Node) -> Term | None:
         # (sqrt(v))**2 is v: a norm spelled with torch.linalg.vector_norm squares its result.
         if source.op == "sqrt" and source.dtype == torch.float32:
             return source.args[0]
-        return build.like(node, "mul", source, source)
+        return _square(build, node)
     names = {0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
     name = names.get(exponent) if isinstance(exponent, (int, float)) else None
     return _reciprocal_of(build, node, source, name) if name else None
@@ -170,29 +204,17 @@ def _reciprocal(build: Canonicaliser, node: fx.Node) -> Term:
     return _reciprocal_of(build, node, build.term(node.args[0]), "reciprocal")
 
 
-@handles(aten.sqrt.default)
-def _sqrt(build: Canonicaliser, node: fx.Node) -> Term:
-    return build.like(node, "sqrt", build.term(node.args[0]))
-
-
-@handles(aten.rsqrt.default)
-def _rsqrt(build: Canonicaliser, node: fx.Node) -> Term:
-    return build.like(node, "rsqrt", build.term(node.args[0]))
-
-
-@handles(aten.exp.default)
-def _exp(build: Canonicaliser, node: fx.Node) -> Term:
-    return build.like(node, "exp", build.term(node.args[0]))
-
-
-@handles(aten.sigmoid.default)
-def _sigmoid(build: Canonicaliser, node: fx.Node) -> Term:
-    return build.like(node, "sigmoid", build.term(node.args[0]))
-
-
-@handles(aten.abs.default)
-def _abs(build: Canonicaliser, node: fx.Node) -> Term:
-    return build.like(node, "abs", build.term(node.args[0]))
+@handles(
+    aten.sqrt.default,
+    aten.rsqrt.default,
+    aten.exp.default,
+    aten.sigmoid.default,
+    aten.glu.default,
+    aten.abs.default,
+)
+def _of_one(build: Canonicaliser, node: fx.Node) -> Term:
+    target: Any = node.target
+    return build.like(node, target.overloadpacket.__name__, build.term(node.args[0]))
 
 
 @handles(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
@@ -202,9 +224,19 @@ def _div(build: Canonicaliser, node: fx.Node) -> Term:
         return _reciprocal_of(build, node, right, "reciprocal")
     if right.op == "sqrt" and right.dtype == torch.float32:
         return build.like(node, "mul", left, build.step(node, "rsqrt", *right.args, of=right))
-    if left.op == "sum" and _is_size(node.args[1], left.args[0].shape[-1]):
-        return build.like(node, "mean", left.args[0])
+    total = _summed(left)
+    divisor = right.value if right.is_const else node.args[1]
+    if total is not None and _is_size(divisor, total.args[0].shape[-1]):
+        if same_shape(left.shape, node.meta["val"].shape):  # a `full` tensor may broadcast
+            return build.like(node, "mean", total.args[0])
     return build.like(node, "div", left, right)
+
+
+def _summed(term: Term) -> Term | None:
+    """The sum over the last dimension that a term is, or is a view of with the same rows."""
+    while is_transparent_view(term):
+        term = term.args[0]
+    return term if term.op == "sum" else None
 
 
 def _is_size(value: Any, dim: Dim) -> bool:
@@ -218,7 +250,7 @@ def _is_size(value: Any, dim: Dim) -> bool:
 
 @handles(aten.mean.dim)
 def _mean(build: Canonicaliser, node: fx.Node) -> Term | None:
-    source = build.term(node.args[0])
+    source = build.tensor(node.args[0])
     if not _last_dim_only(source, node.args[1]):
         return build.like(node, "mean_other", source, attrs=(str(node.args[1]),))
     return build.like(node, "mean", source)
@@ -226,7 +258,7 @@ def _mean(build: Canonicaliser, node: fx.Node) -> Term | None:
 
 @handles(aten.sum.dim_IntList, aten.sum.default)
 def _sum(build: Canonicaliser, node: fx.Node) -> Term | None:
-    source = build.term(node.args[0])
+    source = build.tensor(node.args[0])
     dims = argument(node, 1, "dim") or range(len(source.shape))
     if not _last_dim_only(source, list(dims)):
         return build.like(
@@ -237,7 +269,7 @@ def _sum(build: Canonicaliser, node: fx.Node) -> Term | None:
 
 @handles(aten.amax.default)
 def _amax(build: Canonicaliser, node: fx.Node) -> Term | None:
-    source = build.term(node.args[0])
+    source = build.tensor(node.args[0])
     dims = argument(node, 1, "dim", ())
     if _last_dim_only(source, dims):
         return build.like(node, "amax", source, attrs=("last",))
@@ -248,14 +280,14 @@ def _amax(build: Canonicaliser, node: fx.Node) -> Term | None:
 
 @handles(aten.max.default)
 def _max_all(build: Canonicaliser, node: fx.Node) -> Term:
-    return build.like(node, "amax", build.term(node.args[0]), attrs=("all",))
+    return build.like(node, "amax", build.tensor(node.args[0]), attrs=("all",))
 
 
 @handles(operator.getitem)
 def _getitem(build: Canonicaliser, node: fx.Node) -> Term | None:
     producer, index = node.args
     if isinstance(producer, fx.Node) and producer.target is aten.max.dim and index == 0:
-        source = build.term(producer.args[0])
+        source = build.tensor(producer.args[0])
         if _last_dim_only(source, producer.args[1]):
             return build.like(node, "amax", source, attrs=("last",))
     return None

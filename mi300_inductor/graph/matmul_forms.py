@@ -32,6 +32,7 @@ MATMULS = ("mm", "addmm", "scaled_mm", *VECTOR_PRODUCTS)
 UNFIT = (
     "weighted_addmm",
     "batched_mm",
+    "batched_columns",
     "repeated_first",
     "column_mm",
     "scaled_result",
@@ -39,24 +40,24 @@ UNFIT = (
     "dot",
 )
 # Those of them whose few rows are the columns of the second operand.
-FEW_COLUMNS = ("repeated_first", "column_mm")
+FEW_COLUMNS = ("repeated_first", "column_mm", "batched_columns")
 # Kinds of scales of `_scaled_mm_v2`: one for the tensor, one per row.
 _PLAIN_SCALES = ([0], [1])
 
 
 @handles(aten.mm.default)
 def _mm(build: Canonicaliser, node: fx.Node) -> Term | None:
-    return _product(build, node, build.term(node.args[0]), build.term(node.args[1]), None)
+    return _product(build, node, build.tensor(node.args[0]), build.tensor(node.args[1]), None)
 
 
 @handles(aten.bmm.default)
 def _bmm(build: Canonicaliser, node: fx.Node) -> Term | None:
-    return _product(build, node, build.term(node.args[0]), build.term(node.args[1]), None)
+    return _product(build, node, build.tensor(node.args[0]), build.tensor(node.args[1]), None)
 
 
 @handles(aten.addmm.default, aten.baddbmm.default)
 def _addmm(build: Canonicaliser, node: fx.Node) -> Term | None:
-    bias, a, b = (build.term(value) for value in node.args[:3])
+    bias, a, b = (build.tensor(value) for value in node.args[:3])
     alpha, beta = node.kwargs.get("alpha", 1), node.kwargs.get("beta", 1)
     if alpha != 1 or beta not in (0, 1):
         return build.like(node, "weighted_addmm", bias, a, b, attrs=(alpha, beta))
@@ -66,7 +67,7 @@ def _addmm(build: Canonicaliser, node: fx.Node) -> Term | None:
 @handles(aten.addbmm.default)
 def _addbmm(build: Canonicaliser, node: fx.Node) -> Term | None:
     """A sum over the batch: only a batch of one is a matmul."""
-    return _addmm(build, node) if same_dim(build.term(node.args[1]).shape[0], 1) else None
+    return _addmm(build, node) if same_dim(build.tensor(node.args[1]).shape[0], 1) else None
 
 
 def _product(
@@ -82,7 +83,10 @@ def _product(
         return build.like(node, "mm" if bias is None else "addmm", *operands)
     if first is not None and is_stored(a):
         return build.like(node, "repeated_first", *operands)
-    return build.like(node, "batched_mm", *operands) if _is_batch_of_weights(b) else None
+    if _is_batch_of_weights(b):
+        return build.like(node, "batched_mm", *operands)
+    is_turned = _is_batch_of_weights(a) and _has_few_columns(b)
+    return build.like(node, "batched_columns", *operands) if is_turned else None
 
 
 def _matrix(term: Term) -> Term | None:
@@ -147,19 +151,23 @@ def _is_column(a: Term, b: Term) -> bool:
 
     A second operand that is stored as a matrix may be a weight itself.
     """
-    rows, columns = a.shape[-2], b.shape[-1]
-    if not isinstance(rows, int) or not isinstance(columns, int) or not rows > MAX_ROWS >= columns:
-        return False
-    is_vector = any(node.meta["val"].dim() < 2 for node in _views_of(b))
-    return is_stored(a) and (is_vector or not is_stored(b))
+    rows = a.shape[-2]
+    return isinstance(rows, int) and rows > MAX_ROWS and is_stored(a) and _has_few_columns(b)
+
+
+def _has_few_columns(b: Term) -> bool:
+    """Whether columns are few and no stored weight: rows of activations, or vectors."""
+    columns = b.shape[-1]
+    is_vector = any(node.meta["val"].dim() < len(b.shape) for node in _views_of(b))
+    return isinstance(columns, int) and columns <= MAX_ROWS and (is_vector or not is_stored(b))
 
 
 @handles(aten._scaled_mm.default)
 def _scaled_mm(build: Canonicaliser, node: fx.Node) -> Term | None:
     bias, result_scale = argument(node, 4, "bias"), argument(node, 5, "scale_result")
-    operands = [build.term(a) for a in node.args[:4]]
+    operands = [*map(build.tensor, node.args[:2]), *map(build.term, node.args[2:4])]
     if bias is not None:
-        operands.append(build.term(bias))
+        operands.append(build.tensor(bias))
     return build.like(node, "scaled_mm" if result_scale is None else "scaled_result", *operands)
 
 
@@ -170,11 +178,11 @@ def _scaled_mm_of_recipes(build: Canonicaliser, node: fx.Node) -> Term | None:
     is_plain = list(kind_a) in _PLAIN_SCALES and list(kind_b) in _PLAIN_SCALES  # type: ignore[arg-type]
     if not is_plain or any((*swizzle_a, *swizzle_b)):  # type: ignore[misc]
         kinds = (str(list(kind_a)), str(list(kind_b)))  # type: ignore[arg-type]
-        return build.like(node, "block_scales", build.term(a), build.term(b), attrs=kinds)
+        return build.like(node, "block_scales", build.tensor(a), build.tensor(b), attrs=kinds)
     scales = (*scale_a, *scale_b)  # type: ignore[misc]
-    operands = [build.term(value) for value in (a, b, *scales)]
+    operands = [build.tensor(a), build.tensor(b), *map(build.term, scales)]
     if bias is not None:
-        operands.append(build.term(bias))
+        operands.append(build.tensor(bias))
     return build.like(node, "scaled_mm", *operands)
 
 
@@ -234,6 +242,16 @@ def _product_of(total: Term, left: Term, right: Term) -> str | None:
     else:
         fits = same_dim(m, 1) and same_shape(first.shape, (k, 1)) and same_shape(shape, (k, n))
     return "mm" if is_sum and fits else None
+
+
+def wide_product(total: Term) -> tuple[Term, Term] | None:
+    """A stored matrix and a vector in float32, whose product torch has decomposed."""
+    product = total.args[0] if total.op == "sum" else total
+    if product.op == "mul" and product is not total:
+        for matrix, vector in (product.args, product.args[::-1]):
+            if _product_of(total, matrix, vector) == "mv" and is_stored(matrix):
+                return matrix, vector
+    return None
 
 
 def _is_vector(term: Term) -> bool:

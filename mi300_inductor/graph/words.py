@@ -12,6 +12,7 @@ def in_words(term: Term) -> str:
     words = {
         "mul": "a multiplication",
         "add": "an addition",
+        "weighted_add": "an addition with an alpha",
         "sub": "a subtraction",
         "div": "a division",
         "mean": "a mean over the last dimension",
