@@ -14,7 +14,7 @@ from torch import fx
 from mi300_inductor.graph.canonicalise import Canonicaliser, writes
 from mi300_inductor.graph.meaning import Refusal
 from mi300_inductor.graph.region import Region
-from mi300_inductor.graph.term import strip_widening
+from mi300_inductor.graph.term import strip, strip_widening
 from mi300_inductor.graph.words import in_words
 
 # Put by torch.export behind casts; it only compares dtypes and devices, which stay as they are.
@@ -47,7 +47,7 @@ class Legality:
         outputs, inputs, nodes, derived = self._nodes_of(region)
         refusal = (
             self._overlap(nodes - derived)
-            or self._needed_elsewhere(nodes, outputs | derived)
+            or self._needed_elsewhere(region, nodes, outputs | derived)
             or self._cycle(inputs, outputs)
             or self._write_between(nodes)
             or _several_devices(inputs, outputs)
@@ -95,12 +95,20 @@ class Legality:
                 )
         return None
 
-    def _needed_elsewhere(self, nodes: set[fx.Node], available: set[fx.Node]) -> Refusal | None:
+    def _needed_elsewhere(
+        self, region: Region, nodes: set[fx.Node], available: set[fx.Node]
+    ) -> Refusal | None:
         for node in sorted(nodes - available, key=self._order.__getitem__):
             outside = [u for u in node.users if u not in nodes and u.target is not CHECK]
             if not outside:
                 continue
             user = min(outside, key=self._order.__getitem__)
+            if self._is_sum_of_both(user, node, region):
+                return Refusal(
+                    f"{node.name}, x * rstd, is multiplied by the weight and added to the product",
+                    "Write it as h * (1 + weight) instead of h + h * weight, with 1 + weight in "
+                    "float32.",
+                )
             if user.op != "output":
                 return Refusal(
                     f"{node.name}, a value inside the fusion, is also used by {user.name}",
@@ -117,12 +125,22 @@ class Legality:
             )
         return None
 
+    def _is_sum_of_both(self, user: fx.Node, inner: fx.Node, region: Region) -> bool:
+        """Whether a value inside a norm is added to its result, as in h + h * weight."""
+        if user.op != "call_function" or region.inputs.get("weight") is None:
+            return False
+        term = self._canonical.term(user)
+        operands = {strip(operand) for operand in term.args}
+        return term.op == "add" and operands == {region.rows, strip(self._canonical.term(inner))}
+
     def _is_derived(self, node: fx.Node, outputs: set[fx.Node], inputs: set[fx.Node]) -> bool:
         """Whether a node stays cheap to compute: a constant, or a cast or view of an end."""
         if not node.all_input_nodes:
             return True
         term = self._canonical.term(node)
         base = strip_widening(term)
+        while base.op == "view":  # with other rows
+            base = strip_widening(base.args[0])
         if base is term:
             return False
         return any(source in outputs or source in inputs for source in base.nodes)

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch import fx
 
 from mi300_inductor.graph.meaning import DynamicScale, Quantize, Refusal, RmsNorm, SiluMul
 from mi300_inductor.graph.recognise import Recognition, furthest_failure
-from mi300_inductor.graph.term import Term, held_dtype, is_transparent_view, same_dim, strip
+from mi300_inductor.graph.term import (
+    Term,
+    held_dtype,
+    is_transparent_view,
+    operand_classes,
+    same_dim,
+    strip,
+)
 from mi300_inductor.graph.words import describe, shape_text
 from mi300_inductor.op_checks import FP8_DTYPES
 
@@ -33,20 +42,24 @@ class Reader:
 
 
 def source_of_value(y: Term) -> Term:
-    """The value behind casts and views, views that split the last dimension included."""
-    while y.op == "cast" or _is_of_rows(y):
+    """The value behind casts and views; none of them changes the order of the elements."""
+    while y.op in ("cast", "view"):
         y = y.args[0]
     return y
 
 
-def _is_of_rows(view: Term) -> bool:
-    """Whether a view keeps the last dimension or splits it into groups."""
-    return view.op == "view" and (is_transparent_view(view) or _split(view) > 0)
+def _has_other_rows(y: Term) -> bool:
+    """Whether a view on the way neither keeps the last dimension nor splits it into groups."""
+    while y.op in ("cast", "view"):
+        if y.op == "view" and not is_transparent_view(y) and not _split(y):
+            return True
+        y = y.args[0]
+    return False
 
 
 def _rounded_to(y: Term) -> torch.dtype | None:
     """Dtype to which the value at `source_of_value` is rounded where it is used."""
-    return held_dtype(y, _is_of_rows)
+    return held_dtype(y, lambda term: term.op == "view")
 
 
 def _split(view: Term) -> int:
@@ -73,6 +86,7 @@ def read_by(
         return (
             recognition.refused.get(fact.root)
             or _other_scale(fact.y, producers)
+            or _moved(source_of_value(fact.y), producers)
             or Refusal(
                 "the quantised value is not the result of an RMSNorm or of SiLU*mul, so there is "
                 "no kernel to merge it into",
@@ -86,19 +100,30 @@ def read_by(
     group = next((_split(v) for v in _views(fact.y)), 0)
     if y_dtype is None:
         return Refusal("the value is rounded twice before it is quantised", "Cast once.")
-    dynamic = scales.get(fact.scale)
-    other_value = None if dynamic is None else _other_value(dynamic, fact.y)
-    if dynamic is not None and other_value is None:
-        size = 0 if dynamic.over == "all" else group or -1
-        return Reader(fact, y_dtype, dynamic, size)
-    if all(same_dim(dim, 1) for dim in fact.scale.shape):
+    dynamic, other_value = scales.get(fact.scale), None
+    if dynamic is not None:
+        other_value = _other_value(dynamic, fact.y)
+        dynamic = dynamic if other_value is None else None
+    if dynamic is not None and dynamic.over == "all":
+        return Reader(fact, y_dtype, dynamic, 0)
+    if dynamic is None and all(same_dim(dim, 1) for dim in fact.scale.shape):
         return Reader(fact, y_dtype, None, 0)
+    if _has_other_rows(fact.y):
+        return Refusal(
+            f"the result of the norm or activation, {shape_text(producer.root)}, is viewed as "
+            f"{shape_text(fact.y)} before it is quantised, and each of these rows has a scale",
+            "Quantise before the view, with a scale for each row or group of it, or use one scale "
+            "for the whole tensor.",
+        )
+    if dynamic is not None:
+        return Reader(fact, y_dtype, dynamic, group or -1)
     if fact.scale in recognition.refused:
         return recognition.refused[fact.scale]
+    why = other_value or _from_both_ends(fact.scale)
     return Refusal(
         f"the scale {fact.scale.node.name} has one value per row but does not follow from the "
         "largest absolute value of that row in a known way: "
-        f"{other_value or furthest_failure('dynamic_scale', [fact.scale])}",
+        f"{why or furthest_failure('dynamic_scale', [fact.scale])}",
         f"{_WANTED}; a lower bound is a clamp(min=...) of amax or of the scale.",
     )
 
@@ -110,12 +135,18 @@ _WANTED = (
 
 
 def _other_scale(y: Term, producers: Mapping[Term, Producer]) -> Refusal | None:
-    """Says that a norm's or an activation's result is scaled by neither one value nor rows."""
+    """Says that a norm's or an activation's result is scaled twice, or not by one value or rows."""
     scaled = strip(y)
     if scaled.op not in ("mul", "div"):
         return None
     for value, scale in (scaled.args, scaled.args[::-1]):
         if source_of_value(value) in producers:
+            if operand_classes(scale, scaled) & {"scalar", "row"}:
+                return Refusal(
+                    f"the result of the norm or activation is multiplied or divided by "
+                    f"{describe(scale)} before it is scaled",
+                    "Fold this factor into the scale, or into the norm's weight.",
+                )
             return Refusal(
                 f"the value is scaled by {describe(scale)} of shape {shape_text(scale)}, expected "
                 "one value for the tensor, for each row or for each group of a row",
@@ -124,11 +155,61 @@ def _other_scale(y: Term, producers: Mapping[Term, Producer]) -> Refusal | None:
     return None
 
 
+def _moved(value: Term, producers: Mapping[Term, Producer]) -> Refusal | None:
+    """Says that the quantisation reads a norm's or an activation's result in another order."""
+    results = {node for root in producers for node in root.nodes}
+    node: Any = value.node if value.nodes else None
+    between: list[fx.Node] = []
+    while isinstance(node, fx.Node) and node not in results:
+        if node.target in _MOVES:
+            between.append(node)
+        elif node.target not in _SAME_ORDER:
+            return None
+        node = node.args[0]
+    if not between or not isinstance(node, fx.Node):
+        return None
+    moves = ", ".join(f"{_MOVES[move.target]} ({move.name})" for move in reversed(between))
+    return Refusal(
+        f"between the result of the norm or activation and its quantisation stands {moves}",
+        "Move it behind the quantisation, or before the norm or activation.",
+    )
+
+
+_MOVES: dict[Any, str] = {
+    torch.ops.aten.permute.default: "a transposition",
+    torch.ops.aten.slice.Tensor: "a slice",
+    torch.ops.aten.select.int: "a selection",
+    torch.ops.aten.expand.default: "an expansion",
+    torch.ops.aten.index_select.default: "a selection",
+    torch.ops.aten.index.Tensor: "an indexing",
+}
+_SAME_ORDER = (
+    torch.ops.prims.convert_element_type.default,
+    torch.ops.aten.reshape.default,
+    torch.ops.aten.view.default,
+    torch.ops.aten.unsqueeze.default,
+    torch.ops.aten.squeeze.dim,
+    torch.ops.aten.clone.default,
+)
+
+
 def _views(y: Term) -> Iterator[Term]:
     while y.op in ("cast", "view"):
         if y.op == "view" and _split(y):
             yield y
         y = y.args[0]
+
+
+def _from_both_ends(scale: Term) -> str | None:
+    """Says that a scale follows from the largest value and the smallest, not from |y|."""
+    while scale.op in ("mul", "div", "max", "cast", "view") and scale.args:
+        operands = [operand for operand in scale.args if not operand.is_const]
+        if len(operands) > 1:
+            ends = (strip(a.args[0] if a.op == "abs" else a) for a in map(strip, operands))
+            is_known = any(end.op == "amax" for end in ends)
+            return "it is the maximum of amax and -amin, expected abs().amax" if is_known else None
+        scale = operands[0]
+    return None
 
 
 def _other_value(dynamic: DynamicScale, quantised: Term) -> str | None:

@@ -22,6 +22,7 @@ from mi300_inductor.graph.legality import CHECK
 from mi300_inductor.graph.matmul_forms import VECTOR_PRODUCTS
 from mi300_inductor.graph.order import is_sorted, sort
 from mi300_inductor.graph.region import Region
+from mi300_inductor.graph.sizes import size_node
 from mi300_inductor.graph.term import Term, same_dim, same_shape
 from mi300_inductor.op_schemas import NAMESPACE, overload
 
@@ -240,10 +241,9 @@ class Rewriter:
         """A size as an argument: a number, or a node that holds the symbol."""
         if isinstance(dim, int):
             return dim
-        for node in self._graph.find_nodes(op="placeholder"):
-            value = node.meta.get("val")
-            if isinstance(value, torch.SymInt) and same_dim(value, dim):
-                return node
+        known = size_node(self._graph, dim)
+        if known is not None:
+            return known
         for tensor in (source, *self._graph.find_nodes(op="placeholder")):
             value = tensor.meta.get("val")
             for index, size in enumerate(value.shape if isinstance(value, Tensor) else ()):
