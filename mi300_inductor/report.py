@@ -63,9 +63,10 @@ class Rejection:
 
     Attributes:
         kind: The kind it would have become, which `strict` counts; `pass` for an error of the pass
-            itself, which it counts too. Two are notes, which it does not count: `quant`, a
-            quantisation that has no norm or activation before it, and `competition`, a fusion that
-            was made without a part that another fusion has taken.
+            itself, which it counts too. Three are notes, which it does not count: `quant`, a
+            quantisation that has no norm or activation before it; `unsupported`, another operation
+            that resembles one of the kinds; and `competition`, a fusion that was made without a
+            part that another fusion has taken.
         node: Name of the node where it was recognised (the anchor).
         reason: The first condition that failed, with the values found.
         source: `file:line: code` of the model's line, or an empty string.

@@ -20,6 +20,7 @@ from mi300_inductor.graph.matmul_forms import (
     VECTOR_PRODUCTS,
     is_stored,
     is_widened,
+    wide_product,
 )
 from mi300_inductor.graph.meaning import Matmul, Meaning, Refusal
 from mi300_inductor.graph.spelling import Match
@@ -109,13 +110,21 @@ def _describe(match: Match) -> Matmul | Refusal:
                 f"the matrix of a product with a vector, {describe(b)}, is computed in the graph, "
                 "expected an input",
                 "Nothing to change: Inductor multiplies and sums while it computes the matrix.",
+                is_unsupported=True,
             )
     if not is_small(rows) and (on_gpu or not is_fp8):
         return Refusal(
             f"{rows} rows, expected at most {MAX_ROWS}", "Nothing to change: the library is faster."
         )
-    k_stride, depth = b.node.meta["val"].stride()[along_k], b.shape[along_k]
+    strides, depth = b.node.meta["val"].stride(), b.shape[along_k]
+    k_stride = strides[along_k]
     if not same_dim(k_stride, 1) and not same_dim(depth, 1):
+        if not same_dim(strides[-3 - along_k], 1):
+            return Refusal(
+                f"the weight is not dense: {_K_WORDS[along_k]} {shape_text(b)} has stride "
+                f"{k_stride} along k, expected 1",
+                "Copy it once, outside of what is compiled: weight = weight.contiguous().",
+            )
         return Refusal(
             f"the weight is stored as [k, n]: {_K_WORDS[along_k]} {shape_text(b)} has stride "
             f"{k_stride} along k, expected 1",
@@ -147,11 +156,23 @@ def _other_dtypes(a: Term, b: Term) -> Refusal | None:
     is_fp8 = a.dtype in FP8_DTYPES and b.dtype in FP8_DTYPES
     if is_fp8 or (a.dtype == b.dtype and a.dtype in HALF_DTYPES):
         return None
-    return Refusal(
+    reason = (
         f"the operands are {a.dtype} and {b.dtype}, expected two FP8 tensors or two of "
-        "bfloat16 or float16",
+        "bfloat16 or float16"
+    )
+    if _is_wide(a, b):
+        hint = "Convert the model with .bfloat16(), or quantise it with quantize_."
+        return Refusal(reason, hint, is_unsupported=True)
+    return Refusal(
+        reason,
         "Multiply the halves as they are, and convert the result; or quantise with quantize_.",
     )
+
+
+def _is_wide(a: Term, b: Term) -> bool:
+    """Whether a product is in float32 or float64 because the tensors are stored so."""
+    is_wide = a.dtype == b.dtype and a.dtype in (torch.float32, torch.float64)
+    return is_wide and not (is_widened(a) and is_widened(b))
 
 
 def _is_bias(bias: Term, columns: Dim) -> bool:
@@ -167,19 +188,21 @@ def _is_scale(scale: Term, size: Any) -> bool:
 
 
 def _is_anchor(term: Term) -> bool:
-    """A matmul of half or FP8 dtype, or of widened halves, with few or unknown rows."""
+    """A matmul with few or unknown rows: of halves, of FP8, or with a weight stored wider."""
     if term.op not in MATMULS and term.op not in UNFIT:
-        return False
+        return wide_product(term) is not None
     a, b = _operands(term)
     if a.dtype in FP8_DTYPES:
         return is_small(a.shape[-2]) or term.node.meta["val"].device.type == "cpu"
     is_half = a.dtype == b.dtype and (a.dtype in HALF_DTYPES or (is_widened(a) and is_widened(b)))
-    return is_half and (term.op in FEW_COLUMNS or is_small(_rows(a)))
+    weight = a if term.op in FEW_COLUMNS else b
+    is_candidate = is_half or (_is_wide(a, b) and is_stored(weight))
+    return is_candidate and (term.op in FEW_COLUMNS or is_small(_rows(a)))
 
 
 def _explain(anchor: Term) -> Refusal | None:
     """Why what only looks like a matmul with few rows is none."""
-    a, b = _operands(anchor)
+    a, b = wide_product(anchor) or _operands(anchor)
     refusal = _other_dtypes(a, b)
     if refusal is not None or anchor.op in MATMULS:
         return refusal
@@ -189,9 +212,10 @@ def _explain(anchor: Term) -> Refusal | None:
             f"alpha is {alpha:g} and beta {beta:g}, expected 1 and 1",
             "Write it as alpha * torch.nn.functional.linear(x, weight) + beta * bias.",
         )
-    if anchor.op == "batched_mm":
+    if anchor.op in ("batched_mm", "batched_columns"):
+        weights = b if anchor.op == "batched_mm" else a
         return Refusal(
-            f"a batch of {b.shape[0]} matrices {shape_text(b)}, expected one matrix",
+            f"a batch of {b.shape[0]} matrices {shape_text(weights)}, expected one matrix",
             "Call torch.nn.functional.linear for each matrix of the batch.",
         )
     if anchor.op in FEW_COLUMNS:
@@ -204,6 +228,7 @@ def _explain(anchor: Term) -> Refusal | None:
         return Refusal(
             "a product of two vectors, which has one row and one column",
             "Nothing to change: Inductor's sum reads each value once, too.",
+            is_unsupported=True,
         )
     if anchor.op == "scaled_result":
         return Refusal(

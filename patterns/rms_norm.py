@@ -71,6 +71,7 @@ def _describe(match: Match) -> RmsNorm | Refusal:
         return Refusal(
             "the mean is subtracted first, so this is a LayerNorm",
             "LayerNorm is not a kind of this backend; Inductor compiles it.",
+            is_unsupported=True,
         )
     normed, use = match.value("normed"), match.use("normed")
     root = match.root
@@ -128,7 +129,7 @@ def _is_anchor(term: Term) -> bool:
 def _reduction(term: Term) -> Term | None:
     """The mean or sum of squares in an anchor."""
     if term.op == "rsqrt":
-        inner = list(term.args)
+        inner = [strip(operand) for operand in term.args]
     elif term.op in ("add", "max") and any(a.is_const for a in term.args):
         inner = [root for root in map(_root_in, term.args) if root is not None]
     elif term.op == "div":
@@ -141,7 +142,7 @@ def _reduction(term: Term) -> Term | None:
             is_reduction = candidate.op in ("mean", "mean_other", "sum")
             if is_reduction and _is_square(candidate.args[0]):
                 return candidate
-        inner = [a for candidate in inner for a in candidate.args]
+        inner = [strip(a) for candidate in inner for a in candidate.args]
     return None
 
 
@@ -156,6 +157,16 @@ def _root_in(term: Term) -> Term | None:
 def _explain(anchor: Term) -> Refusal | None:
     """Mistakes in the mean of squares, which the operands around it would hide."""
     reduction = _reduction(anchor)
+    assert reduction is not None
+    path = _path(anchor, reduction)
+    if reduction.op == "sum" and not any(map(_is_multiple, path)):
+        return Refusal(
+            "the squares are summed, not averaged, so this is an L2 normalisation",
+            "If an RMSNorm is meant, write it as x.float() * rsqrt(mean(x.float()**2, -1, "
+            "keepdim=True) + eps) * weight. An L2 normalisation is not a kind of this backend; "
+            "Inductor compiles it.",
+            is_unsupported=True,
+        )
     if anchor.op == "add":
         return Refusal(
             "eps is added outside the square root",
@@ -167,31 +178,58 @@ def _explain(anchor: Term) -> Refusal | None:
             f"the root of the squares has a lower bound, {bound:g}, instead of an eps inside it",
             "Write it as x.float() * rsqrt(mean(x.float()**2, -1, keepdim=True) + eps) * weight.",
         )
-    if reduction is not None and reduction.op == "mean_other":
+    if reduction.op == "mean_other":
         return Refusal(
             f"the mean of squares is over dimensions {reduction.attrs[0]} of "
             f"{len(reduction.args[0].shape)}, expected the last one alone",
             "Reshape so that the normalised values are the last dimension: mean(-1, keepdim=True).",
         )
-    if reduction is not None and reduction.op == "sum":
+    shifted = strip(anchor.args[0]) if anchor.op == "rsqrt" else anchor
+    if shifted.op == "weighted_add":
         return Refusal(
-            "the squares are summed, not averaged",
-            "Use mean(-1, keepdim=True), or divide the sum by x.shape[-1].",
+            f"eps is added with alpha={shifted.attrs[0]:g}, expected a plain sum of the mean and a "
+            "number",
+            "Write mean(x.float()**2, -1, keepdim=True) + eps, with a constant eps.",
         )
-    root = _root_in(anchor.args[1]) if anchor.op == "div" else None
-    if root is not None and held_dtype(anchor.args[1]) in HALF_DTYPES:
+    if shifted.op == "add" and not any(operand.is_const for operand in shifted.args):
+        others = [a for a in shifted.args if strip(a) is not reduction and not _path(a, reduction)]
+        eps = others[0] if others else shifted.args[1]
         return Refusal(
-            f"the norm is not in float32 throughout: {describe(root)} is rounded to "
-            f"{held_dtype(anchor.args[1])}",
-            "Convert x with .float() before squaring it, as Llama's norm does, and cast once.",
+            f"eps is not a constant: it is {describe(eps)}, a tensor",
+            "Keep eps as a Python number, self.eps = float(eps), not as a parameter or buffer.",
         )
-    return None
+    rounded = next((use for use in path if held_dtype(use) in HALF_DTYPES), None)
+    if rounded is None:
+        return None
+    return Refusal(
+        f"the norm is not in float32 throughout: {describe(strip(rounded))} is rounded to "
+        f"{held_dtype(rounded)}",
+        "Convert x with .float() before squaring it, as Llama's norm does, and cast once.",
+    )
+
+
+def _path(term: Term, target: Term, depth: int = 6) -> list[Term]:
+    """The operands through which a value is computed from another, as they are read; or none."""
+    for operand in term.args:
+        inner = strip(operand)
+        if inner is target:
+            return [operand]
+        rest = _path(inner, target, depth - 1) if depth else []
+        if rest:
+            return [operand, *rest]
+    return []
+
+
+def _is_multiple(use: Term) -> bool:
+    """Whether a value is multiplied or divided by a number."""
+    term = strip(use)
+    return term.op in ("mul", "div") and any(operand.is_const for operand in term.args)
 
 
 def _is_square(term: Term) -> bool:
     while term.op in ("cast", "view"):
         term = term.args[0]
-    return term.op == "mul" and len(term.args) == 2 and term.args[0] is term.args[1]
+    return term.op == "mul" and len({strip(operand) for operand in term.args}) == 1
 
 
 MEANING = Meaning(

@@ -19,7 +19,6 @@ from mi300_inductor.graph.term import (
     HALF_DTYPES,
     Term,
     held_dtype,
-    same_shape,
     strip,
 )
 from mi300_inductor.graph.words import describe
@@ -138,6 +137,8 @@ def _is_anchor(term: Term) -> bool:
 
     That is a SiLU times something, in whatever order, or a sigmoid gate.
     """
+    if term.op == "glu":
+        return True
     if term.op not in ("mul", "div") or not _has_others(term):
         return False
     return not any(_has_others(strip(operand)) for operand in term.args)
@@ -150,13 +151,17 @@ def _has_others(term: Term) -> bool:
     if any(gate in factors for gate in gates):
         return bool(others)
     # A gate without its SiLU; where a sigmoid is read twice, a backward computes with it.
-    return any(
-        same_shape(sigmoid.shape, term.shape) and _readers(sigmoid) == 1 for sigmoid, _ in sigmoids
-    ) and any(same_shape(other.shape, term.shape) for other in others)
+    return bool(others) and any(_readers(sigmoid) == 1 for sigmoid, _ in sigmoids)
 
 
 def _factors(term: Term) -> tuple[list[Term], list[tuple[Term, Term]]]:
     """The factors of a product, and of each sigmoid among them its term and its argument."""
+    _, sigmoids = _split(term, set())
+    return _split(term, {gate for _, gate in sigmoids})
+
+
+def _split(term: Term, gates: set[Term]) -> tuple[list[Term], list[tuple[Term, Term]]]:
+    """`_factors`, where a gate that is a product itself counts as one."""
     factors: list[Term] = []
     sigmoids: list[tuple[Term, Term]] = []
     pending = [term]
@@ -165,7 +170,7 @@ def _factors(term: Term) -> tuple[list[Term], list[tuple[Term, Term]]]:
         gate = _sigmoid_of(value)
         if gate is not None:
             sigmoids.append((value, gate))
-        elif value.op == "mul":
+        elif value.op == "mul" and value not in gates:
             pending.extend(value.args)
         elif value.op == "div" and _exponent(strip(value.args[1])) is not None:
             pending.append(value.args[0])
@@ -200,6 +205,12 @@ def _readers(term: Term) -> int:
 
 def _explain(anchor: Term) -> Refusal | None:
     """What is wrong with a product that no spelling matches."""
+    if anchor.op == "glu":
+        return Refusal(
+            "torch.nn.functional.glu multiplies by the sigmoid of gate alone, not by its SiLU",
+            _NO_SILU,
+            is_unsupported=True,
+        )
     factors, sigmoids = _factors(anchor)
     for sigmoid, gate in sigmoids:
         if gate not in factors:
@@ -216,12 +227,19 @@ def _explain(anchor: Term) -> Refusal | None:
             f"the sigmoid is of {describe(gate)}, expected of gate itself",
             "Use torch.nn.functional.silu. Other activations (a quick GELU, say) are not a kind of "
             "this backend; Inductor compiles them.",
+            is_unsupported=True,
         )
     return Refusal(
         f"gate, {describe(gate)}, is not multiplied by its sigmoid, so this is a sigmoid gate",
-        "Use torch.nn.functional.silu(gate) * up if that is meant. A sigmoid gate is not a kind of "
-        "this backend; Inductor compiles it.",
+        _NO_SILU,
+        is_unsupported=True,
     )
+
+
+_NO_SILU = (
+    "Use torch.nn.functional.silu(gate) * up if that is meant. A sigmoid gate is not a kind of "
+    "this backend; Inductor compiles it."
+)
 
 
 MEANING = Meaning(

@@ -82,6 +82,8 @@ def fuse(
     fused = choose(allowed, legality, plan)
     refuse_leftovers(plan, facts, fused, unread, readers, producers)
     for miss in recognition.misses:
+        if miss.meaning.kind in disabled:
+            continue
         plan.refuse(kind_of_miss(miss, plan, producers), miss.anchor, miss.refusal)
     return plan
 

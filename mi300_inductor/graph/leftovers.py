@@ -1,7 +1,8 @@
-"""Quantisations that are in no fusion: which kind they would have made, and why they did not.
+"""What is in no fusion: which kind it would have made, and why it did not.
 
 A quantisation of a norm's or an activation's result counts for the kind of that fusion, with
-`_quant`; one that stands alone has the kind `quant`, which is an explanation and no lost fusion.
+`_quant`. One that stands alone has the kind `quant`, and an operation that only resembles a kind
+the kind `unsupported`; these are explanations and no lost fusions.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from mi300_inductor.op_schemas import MAX_SCALES
 
 # Kind of the refusal of a quantisation that has nothing to be merged into.
 ALONE = "quant"
+# Kind of the refusal of another operation, of which there is no fusion: a sigmoid gate, say.
+UNSUPPORTED = "unsupported"
 # Operations between a value and its FP8 cast that only scale and clamp it.
-_SCALING = ("to_fp8", "cast", "view", "expand", "min", "max", "mul", "div")
+_SCALING = ("to_fp8", "cast", "view", "min", "max", "mul", "div")
 
 
 def refuse_leftovers(
@@ -44,7 +47,9 @@ def refuse_leftovers(
 
 
 def kind_of_miss(miss: Miss, plan: Plan, producers: Mapping[Term, Producer]) -> str:
-    """The kind that an anchor in no fact would have made."""
+    """The kind that an anchor in no fact would have made, or a note's."""
+    if miss.refusal.is_unsupported:
+        return UNSUPPORTED
     if miss.meaning.kind != ALONE:
         return miss.meaning.kind
     return kind_of_quantisation(miss.anchor, plan, producers)

@@ -21,12 +21,14 @@ from mi300_inductor.graph.term import Dim, Term
 class Refusal:
     """Why a match is not used: the condition that failed and what the user can do.
 
-    `is_competition` says that another fusion has taken a part.
+    `is_competition` says that another fusion has taken a part, `is_unsupported` that it is another
+    operation, of which there is no fusion however it is written.
     """
 
     reason: str
     hint: str
     is_competition: bool = False
+    is_unsupported: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,12 +34,6 @@ def dimension_0(x, w, s, is_mended):
     return h * torch.rsqrt(h.pow(2).mean(dim, keepdim=True) + 1e-6) * w.float()
 
 
-def no_mean(x, w, s, is_mended):
-    squares = x.float().pow(2)
-    mean = squares.mean(-1, keepdim=True) if is_mended else squares.sum(-1, keepdim=True)
-    return (x.float() * torch.rsqrt(mean + 1e-6)).to(x.dtype) * w
-
-
 def squares_in_half(x, w, s, is_mended):
     h = x.float() if is_mended else x
     return (h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype) * w
@@ -166,6 +160,45 @@ def stored_by_columns(x, w, s, is_mended):
     return x @ (weight.t() if is_mended else weight)
 
 
+def every_other_column(x, w, s, is_mended):
+    weight = x.new_ones(HIDDEN, 2 * HIDDEN).tril()[:, ::2]
+    return functional.linear(x, weight.contiguous() if is_mended else weight)
+
+
+def eps_with_an_alpha(x, w, s, is_mended):
+    h = x.float()
+    mean = h.pow(2).mean(-1, keepdim=True)
+    shifted = mean + 1e-6 if is_mended else torch.add(s * 0 + 1e-6, mean, alpha=3)
+    return (h * torch.rsqrt(shifted)).to(x.dtype) * w
+
+
+def squares_by_einsum(x, w, s, is_mended):
+    h = x.float() if is_mended else x
+    mean = torch.einsum("td,td->t", h, h)[:, None].float() / HIDDEN
+    return (x.float() * torch.rsqrt(mean + 1e-6)).to(x.dtype) * w
+
+
+def weight_added_to_one(x, w, s, is_mended):
+    h = x.float() * rstd_of(x.float())
+    return (h * (1 + w.float()) if is_mended else h + h * w.float()).to(x.dtype)
+
+
+def factor_behind_the_norm(x, w, s, is_mended):
+    return quant(norm(x, w), s / 2) if is_mended else quant(norm(x, w) * 2, s)
+
+
+def rows_of_other_heads(x, w, s, is_mended):
+    y = norm(x, w)
+    y = y if is_mended else y.view(-1, 2 * HIDDEN)
+    return quant(y, y.abs().amax(-1, keepdim=True).float() / 448).view(-1, 2 * HIDDEN)
+
+
+def amax_of_both_ends(x, w, s, is_mended):
+    y = norm(x, w)
+    ends = torch.maximum(y.amax(-1, keepdim=True), -y.amin(-1, keepdim=True))
+    return quant(y, (y.abs().amax(-1, keepdim=True) if is_mended else ends).float() / 448)
+
+
 MISSES = [
     (rstd_in_half, "rms_norm", "Keep the reciprocal root in float32"),
     (bound_instead_of_eps, "rms_norm", "rsqrt(mean(x.float()**2, -1, keepdim=True) + eps)"),
@@ -178,9 +211,14 @@ MISSES = [
     (five_scales, "rms_norm_quant", "Share a scale between some of them"),
     (normed_returned, "rms_norm", "Do not return this value"),
     (up_of_one_row, "silu_mul", "gate and up of one shape"),
-    (eps_as_a_tensor, "rms_norm", "constant eps"),
+    (eps_as_a_tensor, "rms_norm", "Keep eps as a Python number"),
+    (eps_with_an_alpha, "rms_norm", "Write mean(x.float()**2, -1, keepdim=True) + eps"),
+    (squares_by_einsum, "rms_norm", "Convert x with .float() before squaring it"),
+    (weight_added_to_one, "rms_norm", "Write it as h * (1 + weight)"),
+    (factor_behind_the_norm, "rms_norm_quant", "Fold this factor into the scale"),
+    (rows_of_other_heads, "rms_norm_quant", "Quantise before the view"),
+    (amax_of_both_ends, "rms_norm_quant", "Compute it as y.abs().amax(-1, keepdim=True)"),
     (dimension_0, "rms_norm", "the normalised values are the last dimension: mean(-1, keepdim"),
-    (no_mean, "rms_norm", "Use mean(-1, keepdim=True)"),
     (squares_in_half, "rms_norm", "Convert x with .float() before squaring it"),
     (eps_behind_the_root, "rms_norm", "Add eps to the mean inside the root"),
     (rstd_used_twice, "rms_norm", "Use the input or the result of the fused part there instead"),
@@ -193,6 +231,7 @@ MISSES = [
     (sigmoid_in_half, "silu_mul", "Use torch.nn.functional.silu"),
     (up_of_another_shape, "silu_mul", "gate and up of one shape"),
     (stored_by_columns, "skinny_gemm", "Store the weight as [n, k] and pass its transpose"),
+    (every_other_column, "skinny_gemm", "weight = weight.contiguous()"),
 ]  # fmt: skip
 
 

@@ -53,17 +53,6 @@ def mean_over_two_dims(x, w, s):
     return h * torch.rsqrt(h.pow(2).mean((0, 1), keepdim=True) + 1e-6) * w
 
 
-def layer_norm(x, w, s):
-    h = x.float()
-    h = h - h.mean(-1, keepdim=True)
-    return h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6) * w
-
-
-def sum_without_mean(x, w, s):
-    h = x.float()
-    return h * torch.rsqrt(h.pow(2).sum(-1, keepdim=True) + 1e-6) * w
-
-
 def squared_in_half(x, w, s):
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * w
 
@@ -71,6 +60,31 @@ def squared_in_half(x, w, s):
 def other_value_scaled(x, w, s):
     h = x.float()
     return (h + 1) * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6) * w
+
+
+def eps_times_alpha(x, w, s):
+    h = x.float()
+    return h * torch.rsqrt(torch.add(h.pow(2).mean(-1, keepdim=True), s, alpha=2)) * w
+
+
+def weight_from_one(x, w, s):
+    h = x.float()
+    h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6)
+    return (h + h * w.float()).to(x.dtype)
+
+
+def doubled(x, w, s):
+    return quant(norm(x, w) * 2, s)
+
+
+def scale_of_both_ends(x, w, s):
+    y = norm(x, w)
+    amax = torch.maximum(-y.amin(-1, keepdim=True), y.amax(-1, keepdim=True))
+    return quant(y, amax.float() / 448)
+
+
+def weight_with_gaps(x, w, s):
+    return functional.linear(x, x.new_ones(ROWS, 2 * HIDDEN).cumsum(0)[:, ::2])
 
 
 def eps_outside(x, w, s):
@@ -197,13 +211,23 @@ CASES = [
      "amax(-1"),
     (rounded_to_both_halves, "rms_norm_quant: the scaled value is rounded to several dtypes before"
      " it is converted to FP8", "Convert to FP8 directly"),
-    (eps_from_a_tensor, "rms_norm: eps is not a constant", "constant eps"),
+    (eps_from_a_tensor, "rms_norm: eps is not a constant: it is a graph input (arg1_1), a tensor",
+     "Keep eps as a Python number"),
+    (eps_times_alpha, "rms_norm: eps is added with alpha=2, expected a plain sum of the mean and a"
+     " number", "Write mean(x.float()**2"),
+    (weight_from_one, "rms_norm: mul, x * rstd, is multiplied by the weight and added to the"
+     " product", "Write it as h * (1 + weight)"),
+    (doubled, "rms_norm_quant: the result of the norm or activation is multiplied or divided by the"
+     " number 2 before it is scaled", "Fold this factor into the scale"),
+    (scale_of_both_ends, "rms_norm_quant: the scale div has one value per row but does not follow"
+     " from the largest absolute value of that row in a known way: it is the maximum of amax and"
+     " -amin, expected abs().amax", "amax(-1"),
+    (weight_with_gaps, "skinny_gemm: the weight is not dense: its second operand [64, 12] has"
+     " stride 2 along k, expected 1", "weight.contiguous()"),
     (mean_over_rows, "rms_norm: the mean of squares is over dimensions [0] of 2, expected the last"
      " one alone", "Reshape"),
     (mean_over_two_dims, "rms_norm: the mean of squares is over dimensions [0, 1] of 2, expected"
      " the last one alone", "Reshape"),
-    (layer_norm, "rms_norm: the mean is subtracted first, so this is a LayerNorm", "LayerNorm"),
-    (sum_without_mean, "rms_norm: the squares are summed, not averaged", "mean(-1"),
     (squared_in_half, "rms_norm: the norm is not in float32 throughout: a multiplication (pow_1)"
      " is rounded to torch.bfloat16", ".float()"),
     (other_value_scaled, "rms_norm: x is not the same value in both places where the formula reads"

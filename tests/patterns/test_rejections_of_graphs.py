@@ -64,14 +64,16 @@ def test_a_disabled_kind_is_not_reported():
     assert not made.fused and not made.rejected
 
 
-def test_a_convolutional_model_gives_an_empty_report():
+def test_a_convolutional_model_gives_a_note_for_its_matmul_alone():
     model = nn.Sequential(
         nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 8, 3),
         nn.GroupNorm(2, 8), nn.Sigmoid(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10),
         nn.LogSoftmax(-1),
     ).eval()  # fmt: skip
     made = run(model, torch.randn(2, 3, 16, 16))
-    assert not made.fused and not made.rejected, made.reasons
+    assert not made.fused and [item.kind for item in made.rejected] == ["unsupported"]
+    made = run(model.bfloat16(), torch.randn(2, 3, 16, 16).bfloat16())
+    assert made.kinds == ["skinny_gemm"] and not made.rejected, made.reasons
 
 
 def test_a_model_with_layer_norms_and_attention_gives_no_norm():
