@@ -1,0 +1,68 @@
+"""Sizes that are not known while compiling, and none at all."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+
+from .engine import check_same, fresh, run
+from .test_composition import HIDDEN, norm, quant, scale
+
+
+def test_unknown_row_counts_fuse_and_add_no_guard():
+    def model(x, r, w, s):
+        h = x + r
+        y = norm(h, w)
+        a = y.abs().amax(-1, keepdim=True).float() / 448
+        return quant(y, a), h, a
+
+    args = [fresh(2, 9, HIDDEN), fresh(2, 9, HIDDEN), fresh(HIDDEN), scale()]
+    made = run(model, *args, dynamic=True)
+    assert made.kinds == ["add_rms_norm_quant"], made.reasons
+    for batch, rows in ((3, 5), (7, 64), (4, 2)):
+        more = [fresh(batch, rows, HIDDEN), fresh(batch, rows, HIDDEN), args[2], args[3]]
+        with torch.no_grad():
+            got, want = made.calls(*more), model(*more)
+        assert torch.equal(got[1], want[1])
+    assert len(made.results) == 1
+
+
+@pytest.mark.parametrize("divides", ["/", "* 1 /"])
+def test_a_sum_is_divided_by_a_size_that_is_unknown(divides):
+    def model(x, w):
+        h = x.float()
+        total = (h * h).sum(-1, keepdim=True)
+        mean = total / x.shape[-1] if divides == "/" else total * (1 / x.shape[-1])
+        return (h * torch.rsqrt(mean + 1e-6)).to(x.dtype) * w
+
+    made = run(model, fresh(6, 64), fresh(64), dynamic=True)
+    assert made.kinds == (["rms_norm"] if divides == "/" else []), made.reasons
+    for sizes in ((3, 32), (9, 80)):
+        more = [fresh(*sizes), fresh(sizes[-1])]
+        with torch.no_grad():
+            check_same(made.calls(*more), model(*more))
+    assert len(made.results) == 1
+
+
+def test_every_size_may_be_unknown():
+    def model(x, w, u, v):
+        y = functional.silu(functional.linear(x, u)) * functional.linear(x, v)
+        return norm(x, w), y
+
+    def args(rows, hidden, inner):
+        return [fresh(rows, hidden), fresh(hidden), fresh(inner, hidden), fresh(inner, hidden)]
+
+    made = run(model, *args(6, 64, 48), dynamic=True)
+    assert made.counts == {"rms_norm": 1, "silu_mul": 1, "skinny_gemm": 2}, made.reasons
+    for sizes in ((3, 32, 16), (9, 80, 24)):
+        more = args(*sizes)
+        with torch.no_grad():
+            check_same(made.calls(*more)[0], norm(*more[:2]))
+    assert len(made.results) == 1
+
+
+def test_no_rows_fuse_as_well():
+    result = run(lambda a: functional.silu(a) * a.flip(0), torch.randn(0, 64).bfloat16())
+    assert result.kinds == ["silu_mul"]
+    assert result.got.shape == (0, 64)
