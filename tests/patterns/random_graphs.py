@@ -39,6 +39,12 @@ def head_norm(a, b, weight, scale):
     return functional.rms_norm(heads, (HIDDEN // 2,), None, 1e-5).reshape(a.shape)
 
 
+def einsum_norm(a, b, weight, scale):
+    h = a.float()
+    mean = torch.einsum("td,td->t", h, h)[:, None] / HIDDEN
+    return (h * torch.rsqrt(torch.add(mean, 2e-5, alpha=0.5))).to(a.dtype) * weight
+
+
 def eps_outside(a, b, weight, scale):
     h = a.float()
     return (h / (h.pow(2).mean(-1, keepdim=True).sqrt() + 1e-2)).to(a.dtype)
@@ -93,6 +99,26 @@ def tensor_quant(a, b, weight, scale):
     return [(a.float() * s).clamp(-448, 448).to(E4M3FN), s.reciprocal()]
 
 
+def flat_quant(a, b, weight, scale):
+    flat = a.reshape(-1)
+    s = flat.abs().amax().float().clamp(min=1e-6) / 448
+    q = [(flat.float() / s).clamp(-448, 448).to(E4M3FN), s, flat]
+    return [*q, (a.reshape(3, -1).float() / scale).clamp(-448, 448).to(E4M3FN)]
+
+
+def quant_of_two_rows(a, b, weight, scale):
+    return token_quant(a.reshape(-1, 2 * HIDDEN), b, weight, scale)
+
+
+def quant_of_a_transpose(a, b, weight, scale):
+    return static_quant(a.t(), b, weight, scale).t()
+
+
+def quant_into_a_buffer(a, b, weight, scale):
+    q = torch.empty(a.shape, dtype=E4M3FN)
+    return q.copy_((a.float() / (scale * torch.ones(a.shape[0], 1))).clamp(-448, 448))
+
+
 def other_scale_quant(a, b, weight, scale):
     s = b.abs().amax(-1, keepdim=True).float().clamp(min=1e-2) / 448
     return [(a.float() / s).clamp(-448, 448).to(E4M3FN), s]
@@ -119,6 +145,7 @@ STEPS = {
     "torch_norm": torch_norm,
     "gemma_norm": gemma_norm,
     "head_norm": head_norm,
+    "einsum_norm": einsum_norm,
     "eps_outside": eps_outside,
     "norm_of_columns": norm_of_columns,
     "norm_of_another": norm_of_another,
@@ -127,6 +154,7 @@ STEPS = {
     "silu_mul": lambda a, b, weight, scale: functional.silu(a) * b,
     "sigmoid_mul": lambda a, b, weight, scale: a * torch.sigmoid(a) * b,
     "sigmoid_of_another": lambda a, b, weight, scale: a * torch.sigmoid(b),
+    "glu": lambda a, b, weight, scale: functional.glu(torch.cat([a, b.to(a.dtype)], -1)),
     "packed_silu": packed_silu,
     "swapped_packed_silu": swapped_packed_silu,
     "static_quant": static_quant,
@@ -136,6 +164,10 @@ STEPS = {
     "token_quant_in_own_dtype": token_quant_in_own_dtype,
     "group_quant": group_quant,
     "tensor_quant": tensor_quant,
+    "flat_quant": flat_quant,
+    "quant_of_two_rows": quant_of_two_rows,
+    "quant_of_a_transpose": quant_of_a_transpose,
+    "quant_into_a_buffer": quant_into_a_buffer,
     "other_scale_quant": other_scale_quant,
     "linear": lambda a, b, weight, scale: functional.linear(
         a.to(weight.dtype), weight.expand(HIDDEN, HIDDEN) * 0.05, weight
