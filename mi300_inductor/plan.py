@@ -1,10 +1,10 @@
 """The launcher's core for Python: launch plans as data, and installing device code.
 
-The plan of a norm or SiLU call is made in C++ (`csrc/runtime/row_plan.h`), because the operators
-need it on every call. Here are the structs it works on and calls of the same functions, so that
-tests, the gfx942 interpreter and benchmarks see exactly what the operators launch. Every kernel of
-`csrc/gpu` takes one struct by value; for the norm and SiLU kernels it is `RowArgs`
-(`csrc/include/mi300/row_args.h`).
+The plan of a norm or SiLU call is made in C++ (`csrc/runtime/row_plan.h`) and kept there
+(`row_plans.h`), because the operators need it on every call. Here are the structs it works on and
+calls of the same functions, so that tests, the gfx942 interpreter and benchmarks see exactly what
+the operators launch. Every kernel of `csrc/gpu` takes one struct by value; for the norm and SiLU
+kernels it is `RowArgs` (`csrc/include/mi300/row_args.h`).
 
 Entry points, all with a one-dimensional grid and workgroup from `RowLaunch`:
     rms_norm_<bf16|fp16>_v<1|2|4>_<plain|static|per_token|per_group>    rows in registers

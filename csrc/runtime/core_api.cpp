@@ -2,7 +2,7 @@
 //
 // A function returns 0, or 1 after keeping the error's text for mi300_last_error.
 #include "gemm_plans.h"
-#include "row_plan.h"
+#include "row_plans.h"
 
 namespace {
 
@@ -55,7 +55,9 @@ MI300_EXPORT int mi300_launch(int index, const mi300::Launch* what, void* argume
 // Plans a norm or SiLU problem into at most mi300::kMaxRowLaunches launches; returns their number.
 MI300_EXPORT int mi300_plan_rows(const mi300::RowProblem* problem, const mi300::DeviceInfo* device,
                                  mi300::RowLaunch* launches) {
-  return mi300::plan_rows(*problem, *device, launches);
+  const mi300::KnownRows& plan = mi300::find_row_plan(*problem, *device);
+  std::copy_n(plan.launches, plan.count, launches);
+  return plan.count;
 }
 
 // Plans a skinny GEMM; a plan without launches means the vendor's library.

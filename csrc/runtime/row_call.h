@@ -1,5 +1,5 @@
 // One call of a norm or SiLU operator: checks its tensors, collects the problem and the outputs, and
-// makes the launches of row_plan.h.
+// makes the launches of its plan.
 #pragma once
 
 #include <mi300/dtype_code.h>
@@ -9,7 +9,7 @@
 
 #include "kernel_dtype.h"
 #include "row_outputs.h"
-#include "row_plan.h"
+#include "row_plans.h"
 #include "torch_device.h"
 
 namespace mi300 {
@@ -172,11 +172,10 @@ class RowCall {
     }
     const int index = like_.device().index();
     Device& device = Devices::instance().at(index);
-    RowLaunch launches[kMaxRowLaunches];
-    const int count = plan_rows(problem_, device.info(), launches);
-    void* stream = count > 0 ? current_stream(index) : nullptr;
-    for (int i = 0; i < count; ++i) {
-      RowLaunch& launch = launches[i];
+    KnownRows& plan = find_row_plan(problem_, device.info());
+    void* stream = plan.count > 0 ? current_stream(index) : nullptr;
+    for (int i = 0; i < plan.count; ++i) {
+      RowLaunch& launch = plan.launches[i];
       const Launch what{launch.module,  launch.entry,     launch.grid, launch.block,
                         launch.cluster, launch.lds_bytes, launch.is_dependent != 0};
       device.launch(what, &launch.args, stream, [this] { return describe(); });

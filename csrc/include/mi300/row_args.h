@@ -76,6 +76,7 @@ struct RowArgs {
   Dtype weight_dtype : 8;
   Dtype sum_dtype : 8;       // of x + residual
   Dtype residual_dtype : 8;  // of residual_out
+  unsigned unused : 16;      // no byte of this is padding: plans are found by comparing bytes
 };
 
 static_assert(sizeof(RowArgs) == 200);
