@@ -19,7 +19,7 @@ MI300_DEVICE void finish_whole(const RowArgs& args, i64 row, const RowTeam& team
   const bool is_static = args.quant == Quant::kStatic;
   float s = 1.0f;
   if (!is_static) {
-    const float row_amax = bit_cast<float>(team.max(slots, amax));
+    const float row_amax = bit_cast<float>(team.made_again().max(slots, amax));
     const bool is_writer = offset_here(thread_index()) == 0;  // here: no mask kept from row to row
     if (args.amax != nullptr) {
       if (is_writer) store<float>(args.amax, row, row_amax);
@@ -131,7 +131,7 @@ MI300_KERNEL(256, 4) rms_norm_any(RowArgs args) {
   }
 }
 
-MI300_KERNEL(256, 4) silu_mul_any(RowArgs args) {
+MI300_KERNEL_GROUPS(256, 4, 4) silu_mul_any(RowArgs args) {
   static MI300_LDS RowSlots slots[2];
   wait_for_previous_kernel();
   const RowTeam team = RowTeam::of(args);

@@ -7,20 +7,16 @@ namespace mi300 {
 // C linkage needs the names spelt out, which no template can do. Two full workgroups share a
 // multiprocessor where registers allow: one loads its row while the other reduces.
 #define MI300_USUAL_NORM(name, type, vectors, groups)                                              \
-  extern "C" MI300_GLOBAL __attribute__((launch_bounds(512, groups))) void                         \
-      rms_norm_##name##_usual_v##vectors##_plain(RowArgs args) {                                   \
+  MI300_KERNEL_GROUPS(512, 4, groups) rms_norm_##name##_usual_v##vectors##_plain(RowArgs args) {   \
     rms_norm_usual<type, vectors, Quant::kNone, false>(args);                                      \
   }                                                                                                \
-  extern "C" MI300_GLOBAL __attribute__((launch_bounds(512, groups))) void                         \
-      rms_norm_##name##_usual_v##vectors##_static(RowArgs args) {                                  \
+  MI300_KERNEL_GROUPS(512, 4, groups) rms_norm_##name##_usual_v##vectors##_static(RowArgs args) {  \
     rms_norm_usual<type, vectors, Quant::kStatic, false>(args);                                    \
   }                                                                                                \
-  extern "C" MI300_GLOBAL __attribute__((launch_bounds(512, groups))) void                         \
-      rms_norm_##name##_usual_v##vectors##_per_token(RowArgs args) {                               \
+  MI300_KERNEL_GROUPS(512, 4, groups) rms_norm_##name##_usual_v##vectors##_per_token(RowArgs args) { \
     rms_norm_usual<type, vectors, Quant::kPerToken, false>(args);                                  \
   }                                                                                                \
-  extern "C" MI300_GLOBAL __attribute__((launch_bounds(512, groups))) void                         \
-      rms_norm_##name##_usual_v##vectors##_per_group(RowArgs args) {                               \
+  MI300_KERNEL_GROUPS(512, 4, groups) rms_norm_##name##_usual_v##vectors##_per_group(RowArgs args) { \
     rms_norm_usual<type, vectors, Quant::kPerGroup, false>(args);                                  \
   }
 

@@ -9,12 +9,16 @@
 #define MI300_LDS __attribute__((shared))
 
 // Kernel entry with C linkage. `max_threads` bounds the workgroup, so registers are allotted for it;
-// on gfx942 they also leave room for `waves` waves a SIMD (64 VGPRs for 8, 128 for 4).
+// on gfx942 they also leave room for `waves` waves a SIMD (64 VGPRs for 8, 128 for 4), on sm_90 for
+// `groups` workgroups a multiprocessor if that is given: without, ptxas may spill for more of them.
 #if defined(__AMDGCN__)
+#define MI300_KERNEL_GROUPS(max_threads, waves, groups) MI300_KERNEL(max_threads, waves)
 #define MI300_KERNEL(max_threads, waves)                                           \
   extern "C" MI300_GLOBAL __attribute__((amdgpu_flat_work_group_size(1, max_threads))) \
   __attribute__((amdgpu_waves_per_eu(waves))) void
 #else
+#define MI300_KERNEL_GROUPS(max_threads, waves, groups) \
+  extern "C" MI300_GLOBAL __attribute__((launch_bounds(max_threads, groups))) void
 #define MI300_KERNEL(max_threads, waves) \
   extern "C" MI300_GLOBAL __attribute__((launch_bounds(max_threads))) void
 #endif
@@ -95,10 +99,18 @@ MI300_DEVICE u32 offset_here(u32 bytes) {
   return bytes;
 }
 
-// The same number, made by now: the compiler may not put off the work for it past a wait.
+// The same number, made by now: the compiler may not put off the work for it past a wait, and keeps
+// nothing that it worked out from the number before.
 MI300_DEVICE float made_here(float value) {
 #if !defined(__AMDGCN__)
   asm volatile("mov.f32 %0, %0;" : "+f"(value));
+#endif
+  return value;
+}
+
+MI300_DEVICE u32 made_here(u32 value) {
+#if !defined(__AMDGCN__)
+  asm volatile("mov.u32 %0, %0;" : "+r"(value));
 #endif
   return value;
 }

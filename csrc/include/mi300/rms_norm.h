@@ -19,7 +19,7 @@ template <Dtype kType, u32 kVec, Quant kQuant, u32 kStages>
 struct RmsNormRows {
   const RowArgs* args;
   const RowTeam team;
-  const RowShare<kVec> share;
+  RowShare<kVec> share;
   U32x4 next_first[kVec];
   U32x4 next_second[kVec];
   U32x4 h[kVec];
@@ -151,7 +151,7 @@ struct RmsNormRows {
       const U32x4 y = normalise(row, v, rstd, true);
       amax = max_u32(amax, share.has(v) ? largest<kType>(y) : 0);
     }
-    const float row_amax = bit_cast<float>(team.max(slots, amax));
+    const float row_amax = bit_cast<float>(team.made_again().max(slots, amax));
     const bool is_writer = thread_index() == 0 && team.rank == 0;
     if (args->amax != nullptr) {
       if (is_writer) store<float>(args->amax, row, row_amax);
@@ -193,12 +193,14 @@ struct RmsNormRows {
     u32 turn = 0, stage = 0;
     for (i64 row = first_row; row < args->rows; row += args->workgroups, turn ^= 1) {
       args = read_again(args);
+      share = share.made_again();
       const float squares = take(ring, stage, row);
       const u32 free_stage = stage == 0 ? kAhead : stage - 1;
       if constexpr (kStages > 0 || kPrefetches) {
         fetch(ring, free_stage, row + kAhead * (i64)args->workgroups);
       }
-      const float mean = team.sum(slots[turn][0], squares) * args->inverse_hidden;
+      const float sum = team.made_again().sum(slots[turn][0], squares);
+      const float mean = sum * args->inverse_hidden;
       const float rstd = rsqrt(mean + args->eps);
       if (row + args->workgroups >= args->rows) allow_next_kernel();
       if constexpr (kQuant == Quant::kPerToken) {

@@ -15,13 +15,14 @@ namespace mi300 {
 // kIsShared: a row over a cluster of workgroups, else one each.
 template <Dtype kType, u32 kVec, Quant kQuant, bool kIsShared>
 struct UsualNorm {
-  // Many long rows: the weight, which the L1 has, waits until registers are free, so that two workgroups
-  // share a multiprocessor.
-  static constexpr bool kIsWeightLate = kVec == 4 && !kIsShared;
+  // Many long rows: the weight, which the L1 has, and the rule of the scales wait until registers are
+  // free, so that two workgroups share a multiprocessor.
+  static constexpr bool kIsLate = kVec == 4 && !kIsShared;
+  static constexpr bool kHasRule = kQuant == Quant::kPerToken || kQuant == Quant::kPerGroup;
 
   const RowArgs& args;
   const RowTeam team;
-  const RowShare<kVec> share;
+  RowShare<kVec> share;
   const i64 row;
   U32x4 h[kVec];  // x, then the sum, then y
   U32x4 other[kVec];
@@ -56,7 +57,7 @@ struct UsualNorm {
       if (args.second != nullptr) other[v] = load_row<U32x4>(second(), share.offset(v));
     }
     const float s = kQuant == Quant::kStatic ? load_here(scale) : 1.0f;
-    if (!kIsWeightLate) load_weight();
+    if (!kIsLate) load_weight();
     return s;
   }
 
@@ -123,10 +124,10 @@ struct UsualNorm {
     const i64 start = row * args.hidden;
     if (likely(args.target_path == TargetPath::kDivide && first.is_moderate<kType>())) {
       store_codes(start, [&](u32 low, u32 high) { return first.quotient_codes4<kType>(low, high); });
+      if (likely(args.scale_count == 1)) return;
     } else {
       store_codes(start, first);
     }
-    if (likely(args.scale_count == 1)) return;
     const Quantizer own = Quantizer::native(args, s);
 #pragma clang loop unroll(disable)
     for (u32 i = 1; i < args.scale_count; ++i) {
@@ -137,22 +138,21 @@ struct UsualNorm {
   MI300_DEVICE void finish_per_token(const ScaleRule<kType>& rule, RowPeak& peak,
                                      const PeerRoute& route) const {
     u32 amax = 0;
+    u32 words[4 * kVec];
 #pragma unroll
     for (u32 v = 0; v < kVec; ++v) {
-      amax = max_u32(amax, share.has(v) ? largest<kType>(h[v]) : 0);
+      const u32 own = largest<kType>(h[v]);
+      amax = max_u32(amax, share.has(v) ? own : 0);
     }
+#pragma unroll
+    for (u32 i = 0; i < 4 * kVec; ++i) words[i] = h[i / 4][i % 4];
     team.send(peak, route, wave_max(amax));
-    amax = team.receive(peak);
-    const i64 start = row * args.hidden;
-    float s = rule.scale(bit_cast<float>(amax));
-    if (likely(rule.takes(s))) {
-      const auto by = ShortDivisor<kType>::of(s);
-      store_codes(start, [&](u32 low, u32 high) { return by.codes4(low, high); });
-    } else {
-      s = exact_dynamic_scale(args, bit_cast<float>(amax));
-      store_codes(start, Quantizer::native(args, s));
-    }
-    if (thread_index() == 0 && team.rank == 0) store<float>(args.scale, row, s);
+    const u32 maxima[1] = {team.receive(peak)};
+    const bool is_writer = thread_index() == 0 && team.rank == 0;
+    rule.quantize(args, maxima, words, [&](u32 v, float scale, const u32* codes) {
+      share.store_row(args.q, row * args.hidden, v, U32x2{codes[0], codes[1]});
+      if (v == 0 && is_writer) store<float>(args.scale, row, scale);
+    });
   }
 
   MI300_DEVICE void run(RowSlots& slots, [[maybe_unused]] RowPeak& peak) {
@@ -165,9 +165,7 @@ struct UsualNorm {
     const u32 lane = lane_index();
     const float* scale = static_scale(args, lane < args.scale_count ? lane : 0);
     ScaleRule<kType> rule = {};
-    if constexpr (kQuant == Quant::kPerToken || kQuant == Quant::kPerGroup) {
-      rule = ScaleRule<kType>::of(args);
-    }
+    if (kHasRule && !kIsLate) rule = ScaleRule<kType>::of(args);
     if (kIsShared) prefetch_constants(scale);
     wait_for_previous_kernel();
     const float s = load_all(scale);
@@ -180,7 +178,11 @@ struct UsualNorm {
         share.store_row(args.residual_out, row * args.hidden * 2, v, h[v]);
       }
     }
-    if (kIsWeightLate) load_weight();
+    if (kIsLate) {
+      share = share.made_again();
+      load_weight();
+      if (kHasRule) rule = ScaleRule<kType>::of(args);
+    }
     Quantizer first = {};
     if constexpr (kQuant == Quant::kStatic) first = here(Quantizer::native(args, kept(s)));
     const float sum = bit_cast<float>(team.receive(slots, add_bits));

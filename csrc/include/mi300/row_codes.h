@@ -75,33 +75,43 @@ struct ScaleRule {
     return is_short && ShortDivisor<kType>::takes(scale);
   }
 
-  // Scales of groups by their largest magnitudes, and the codes of each group's words:
-  // `put(i, code)` takes that of words 2i and 2i + 1.
-  template <u32 kGroups, u32 kWords, class Put>
-  MI300_DEVICE void quantize(const RowArgs& args, const u32 (&amax)[kGroups], const u32* words,
-                             float (&scales)[kGroups], const Put& put) const {
-    constexpr u32 kEach = kWords / kGroups;
+  // Scales of groups by their largest magnitudes, and the codes of each group's words, by pieces of four
+  // words at most: `store(i, scale, codes)` keeps piece i and perhaps its group's scale. The short way is
+  // taken first, whatever the scales, and what the general one makes of rare scales is stored behind it:
+  // between the data and the usual end of a kernel no jump leads over code that is not needed.
+  template <u32 kGroups, u32 kWords, class Store>
+  MI300_DEVICE void quantize(const RowArgs& args, const u32 (&amax)[kGroups],
+                             const u32 (&words)[kWords], const Store& store) const {
+    constexpr u32 kEach = kWords / kGroups, kPiece = kEach < 4 ? kEach : 4;
     bool takes_all = true;
 #pragma unroll
     for (u32 g = 0; g < kGroups; ++g) {
-      scales[g] = scale(bit_cast<float>(amax[g]));
-      takes_all = takes_all && takes(scales[g]);
-    }
-    if (likely(takes_all)) {
+      const float s = scale(bit_cast<float>(amax[g]));
+      takes_all = takes_all && takes(s);
+      const auto by = ShortDivisor<kType>::of(s);
 #pragma unroll
-      for (u32 g = 0; g < kGroups; ++g) {
-        const auto by = ShortDivisor<kType>::of(scales[g]);
+      for (u32 start = g * kEach; start < (g + 1) * kEach; start += kPiece) {
+        u32 codes[kPiece / 2];
 #pragma unroll
-        for (u32 i = g * kEach; i < (g + 1) * kEach; i += 2) put(i / 2, by.codes4(words[i], words[i + 1]));
+        for (u32 i = 0; i < kPiece / 2; ++i) {
+          codes[i] = by.codes4(words[start + 2 * i], words[start + 2 * i + 1]);
+        }
+        store(start / kPiece, s, codes);
       }
-    } else {
+    }
+    if (likely(takes_all)) return;
 #pragma unroll
-      for (u32 g = 0; g < kGroups; ++g) {
-        scales[g] = exact_dynamic_scale(args, bit_cast<float>(amax[g]));
-        Quantizer::native(args, scales[g])
-            .template native_codes<kType, kEach>(args, words + g * kEach, [&](u32 i, u32 code) {
-              put(g * kEach / 2 + i, code);
-            });
+    for (u32 g = 0; g < kGroups; ++g) {
+      const float s = exact_dynamic_scale(args, bit_cast<float>(amax[g]));
+      const auto by = Quantizer::native(args, s);
+#pragma unroll
+      for (u32 start = g * kEach; start < (g + 1) * kEach; start += kPiece) {
+        u32 piece[kPiece], codes[kPiece / 2];
+#pragma unroll
+        for (u32 i = 0; i < kPiece; ++i) piece[i] = made_here(words[start + i]);
+        by.template native_codes<kType, kPiece>(args, piece,
+                                                [&](u32 i, u32 code) { codes[i] = code; });
+        store(start / kPiece, s, codes);
       }
     }
   }
@@ -143,23 +153,21 @@ MI300_DEVICE void quantize_groups(const RowArgs& args, const RowShare<kVec>& sha
   const u32 lanes = args.group / kVector;
   u32 amax[kVec], words[4 * kVec];
 #pragma unroll
-  for (u32 v = 0; v < kVec; ++v) amax[v] = share.has(v) ? largest<kType>(y[v]) : 0;
+  for (u32 v = 0; v < kVec; ++v) {
+    const u32 peak = largest<kType>(y[v]);
+    amax[v] = share.has(v) ? peak : 0;
+  }
 #pragma unroll
   for (u32 i = 0; i < 4 * kVec; ++i) words[i] = y[i / 4][i % 4];
   group_max<128 / kVector>(amax, lanes);
-  float scales[kVec];
-  U32x2 codes[kVec];
-  rule.template quantize<kVec, 4 * kVec>(args, amax, words, scales,
-                                         [&](u32 i, u32 code) { codes[i / 2][i % 2] = code; });
   const u32 shift = __builtin_ctz(lanes);
   float* scale = args.scale + row * (share.vectors >> shift);
-#pragma unroll
-  for (u32 v = 0; v < kVec; ++v) {
-    share.store_row(args.q, row * args.hidden, v, codes[v]);
+  rule.quantize(args, amax, words, [&](u32 v, float s, const u32* codes) {
+    share.store_row(args.q, row * args.hidden, v, U32x2{codes[0], codes[1]});
     if (share.has(v) && (share.index(v) & (lanes - 1)) == 0) {
-      store<float>(scale, share.index(v) >> shift, scales[v]);
+      store<float>(scale, share.index(v) >> shift, s);
     }
-  }
+  });
 }
 
 }  // namespace mi300

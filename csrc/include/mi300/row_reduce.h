@@ -81,6 +81,11 @@ struct RowTeam {
     return of(args);
   }
 
+  // The same, of which nothing worked out before is kept in registers.
+  MI300_DEVICE RowTeam made_again() const {
+    return {threads, made_here(cluster), made_here(rank), waves};
+  }
+
   // The first row of this workgroup's cluster.
   MI300_DEVICE u32 row() const {
     return kHasClusters ? group_index() >> __builtin_ctz(cluster) : group_index();

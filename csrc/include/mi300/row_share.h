@@ -16,6 +16,9 @@ struct RowShare {
     return {start + thread_index(), step, args.hidden / kVector};
   }
 
+  // The same, of which nothing worked out before is kept in registers.
+  MI300_DEVICE RowShare made_again() const { return {made_here(first), step, vectors}; }
+
   MI300_DEVICE u32 index(u32 v) const { return first + v * step; }
   MI300_DEVICE bool has(u32 v) const { return index(v) < vectors; }
 

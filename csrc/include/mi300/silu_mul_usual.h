@@ -89,15 +89,17 @@ struct SiluPiece {
     store_codes(codes);
   }
 
-  // Codes by the scale that the largest magnitude of the row or group gives; returns that scale.
-  MI300_DEVICE float finish_dynamic(const ScaleRule<kType>& rule, u32 amax) const {
+  // Codes by the scale that the largest magnitude of the row or group gives; `store(scale)` keeps it.
+  template <class Store>
+  MI300_DEVICE void finish_dynamic(const ScaleRule<kType>& rule, u32 amax, const Store& store) const {
     const u32 maxima[1] = {amax};
-    float scales[1];
-    Codes codes;
-    rule.template quantize<1, kWords>(args, maxima, y, scales,
-                                      [&](u32 i, u32 code) { codes[i] = code; });
-    store_codes(codes);
-    return scales[0];
+    rule.quantize(args, maxima, y, [&](u32, float scale, const u32* packed) {
+      Codes codes;
+#pragma unroll
+      for (u32 i = 0; i < kWords / 2; ++i) codes[i] = packed[i];
+      store_codes(codes);
+      store(scale);
+    });
   }
 };
 
@@ -132,10 +134,10 @@ MI300_DEVICE void silu_mul_usual(const RowArgs& args) {
     const u32 lanes = args.group / (2 * kWords), shift = __builtin_ctz(lanes);
     u32 amax[1] = {piece.peak()};
     group_max<128 / (2 * kWords)>(amax, lanes);
-    const float scale = piece.finish_dynamic(rule, amax[0]);
-    if (piece.is_inside() && (at & (lanes - 1)) == 0) {
+    piece.finish_dynamic(rule, amax[0], [&](float scale) {
+      if (!piece.is_inside() || (at & (lanes - 1)) != 0) return;
       store<float>(args.scale, piece.row * (piece.count >> shift) + (at >> shift), scale);
-    }
+    });
   }
 }
 
@@ -156,8 +158,9 @@ MI300_DEVICE void silu_mul_usual_per_token(const RowArgs& args) {
   team.wait_for_peers();
   piece.activate(inputs);
   team.send(peak, route, wave_max(piece.peak()));
-  const float scale = piece.finish_dynamic(rule, team.receive(peak));
-  if (at == 0) store<float>(args.scale, piece.row, scale);
+  piece.finish_dynamic(rule, team.receive(peak), [&](float scale) {
+    if (at == 0) store<float>(args.scale, piece.row, scale);
+  });
 }
 
 }  // namespace mi300
