@@ -110,7 +110,8 @@ def ready_launch(rows: int, hidden: int, tensors: dict[str, torch.Tensor]) -> pl
 
 
 def main() -> None:
-    timer = load_inline("host_time", SOURCE, functions=["time_op", "time_empty", "time_launch"])
+    functions = ["time_op", "time_empty", "time_launch"]
+    timer = load_inline("host_time", SOURCE, functions=functions, extra_cflags=["-O3"])
     build.load_kernels("CUDA")
     rows, hidden, calls = 1, 4096, 200
     make = lambda dtype: torch.randn(rows, hidden, device="cuda").to(dtype)  # noqa: E731

@@ -46,7 +46,7 @@ inline bool has_row_stride(const Tensor& tensor, int64_t& stride) {
 // One operator call: collects the problem and the outputs, then launches.
 class RowCall {
  public:
-  RowCall(const char* op, bool is_norm, const Tensor& first, const std::optional<Tensor>& second)
+  RowCall(const char* op, bool is_norm, const Tensor& first, const Tensor* second)
       : op_(op), like_(first), outputs_(first) {
     TORCH_CHECK(first.dim() > 0, op, ": the input has no last dimension; got a 0-D tensor, expected [..., hidden]. Add one.");
     TORCH_CHECK(first.size(-1) <= 0x7fffffff, op, ": a row is too long; got ", first.size(-1),
@@ -57,7 +57,7 @@ class RowCall {
     args.rows = args.hidden == 0 ? 0 : first.numel() / args.hidden;
     args.first = take_rows(first, args.first_stride);
     args.first_dtype = float_dtype_of(op, first.scalar_type());
-    if (!second.has_value()) return;
+    if (second == nullptr) return;
     TORCH_CHECK(second->sizes() == first.sizes(), op, ": the two inputs differ in shape; got ",
                 first.sizes(), " and ", second->sizes(),
                 ", expected equal shapes. Expand the smaller one first.");
@@ -97,7 +97,7 @@ class RowCall {
   }
 
   Tensor add_y(bool is_wanted) {
-    Tensor out = is_wanted ? outputs_.make(like_.sizes(), y_type_) : outputs_.make({0}, y_type_);
+    Tensor out = is_wanted ? outputs_.make(like_.sizes(), y_type_) : outputs_.make_none(y_type_);
     if (is_wanted) problem_.args.y = out.data_ptr();
     return out;
   }

@@ -8,7 +8,7 @@ namespace {
 
 Tensor rms_norm(const Tensor& x, const std::optional<Tensor>& weight, double eps, double offset,
                 DtypeCode norm_dtype, DtypeCode y_dtype) {
-  RowCall call("rms_norm", true, x, std::nullopt);
+  RowCall call("rms_norm", true, x, nullptr);
   call.set_weight(weight, eps, offset);
   call.set_rounding(norm_dtype, y_dtype);
   Tensor y = call.add_y(true);
@@ -20,7 +20,7 @@ std::tuple<Tensor, Tensor> add_rms_norm(const Tensor& x, const Tensor& residual,
                                         DtypeCode residual_dtype,
                                         const std::optional<Tensor>& weight, double eps,
                                         double offset, DtypeCode norm_dtype, DtypeCode y_dtype) {
-  RowCall call("add_rms_norm", true, x, residual);
+  RowCall call("add_rms_norm", true, x, &residual);
   call.set_weight(weight, eps, offset);
   call.set_rounding(norm_dtype, y_dtype);
   Tensor residual_out = call.add_residual_out(sum_dtype, residual_dtype);
@@ -35,7 +35,7 @@ std::tuple<Tensor, Tensor> rms_norm_quant(const Tensor& x, const std::optional<T
                                           DtypeCode q_dtype, c10::string_view scaling,
                                           DtypeCode scaled_dtype, double clamp_min,
                                           double clamp_max, bool return_y) {
-  RowCall call("rms_norm_quant", true, x, std::nullopt);
+  RowCall call("rms_norm_quant", true, x, nullptr);
   call.set_weight(weight, eps, offset);
   call.set_rounding(norm_dtype, y_dtype);
   call.set_target(scaling, scaled_dtype, clamp_min, clamp_max);
@@ -50,7 +50,7 @@ std::tuple<Tensor, Tensor, Tensor> add_rms_norm_quant(
     const std::optional<Tensor>& weight, double eps, double offset, DtypeCode norm_dtype,
     DtypeCode y_dtype, at::TensorList scales, DtypeCode q_dtype, c10::string_view scaling,
     DtypeCode scaled_dtype, double clamp_min, double clamp_max, bool return_y) {
-  RowCall call("add_rms_norm_quant", true, x, residual);
+  RowCall call("add_rms_norm_quant", true, x, &residual);
   call.set_weight(weight, eps, offset);
   call.set_rounding(norm_dtype, y_dtype);
   call.set_target(scaling, scaled_dtype, clamp_min, clamp_max);
@@ -67,7 +67,7 @@ std::tuple<Tensor, Tensor, Tensor> rms_norm_quant_dynamic(
     double scale_const, double amax_min, double scale_min, DtypeCode q_dtype,
     c10::string_view scaling, DtypeCode scaled_dtype, double clamp_min, double clamp_max,
     bool return_y) {
-  RowCall call("rms_norm_quant_dynamic", true, x, std::nullopt);
+  RowCall call("rms_norm_quant_dynamic", true, x, nullptr);
   call.set_weight(weight, eps, offset);
   call.set_rounding(norm_dtype, y_dtype);
   call.set_target(scaling, scaled_dtype, clamp_min, clamp_max);
@@ -84,7 +84,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> add_rms_norm_quant_dynamic(
     DtypeCode y_dtype, int64_t group_size, c10::string_view scale_form, double scale_const,
     double amax_min, double scale_min, DtypeCode q_dtype, c10::string_view scaling,
     DtypeCode scaled_dtype, double clamp_min, double clamp_max, bool return_y) {
-  RowCall call("add_rms_norm_quant_dynamic", true, x, residual);
+  RowCall call("add_rms_norm_quant_dynamic", true, x, &residual);
   call.set_weight(weight, eps, offset);
   call.set_rounding(norm_dtype, y_dtype);
   call.set_target(scaling, scaled_dtype, clamp_min, clamp_max);
@@ -98,7 +98,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> add_rms_norm_quant_dynamic(
 
 Tensor silu_mul(const Tensor& gate, const Tensor& up, std::optional<DtypeCode> sigmoid_dtype,
                 DtypeCode act_dtype, DtypeCode y_dtype) {
-  RowCall call("silu_mul", false, gate, up);
+  RowCall call("silu_mul", false, gate, &up);
   call.set_sigmoid(sigmoid_dtype);
   call.set_rounding(act_dtype, y_dtype);
   Tensor y = call.add_y(true);
@@ -112,7 +112,7 @@ std::tuple<Tensor, Tensor> silu_mul_quant(const Tensor& gate, const Tensor& up,
                                           at::TensorList scales, DtypeCode q_dtype,
                                           c10::string_view scaling, DtypeCode scaled_dtype,
                                           double clamp_min, double clamp_max, bool return_y) {
-  RowCall call("silu_mul_quant", false, gate, up);
+  RowCall call("silu_mul_quant", false, gate, &up);
   call.set_sigmoid(sigmoid_dtype);
   call.set_rounding(act_dtype, y_dtype);
   call.set_target(scaling, scaled_dtype, clamp_min, clamp_max);
@@ -128,7 +128,7 @@ std::tuple<Tensor, Tensor, Tensor> silu_mul_quant_dynamic(
     double scale_const, double amax_min, double scale_min, DtypeCode q_dtype,
     c10::string_view scaling, DtypeCode scaled_dtype, double clamp_min, double clamp_max,
     bool return_y) {
-  RowCall call("silu_mul_quant_dynamic", false, gate, up);
+  RowCall call("silu_mul_quant_dynamic", false, gate, &up);
   call.set_sigmoid(sigmoid_dtype);
   call.set_rounding(act_dtype, y_dtype);
   call.set_target(scaling, scaled_dtype, clamp_min, clamp_max);
