@@ -24,8 +24,8 @@ METHOD = (
     f"cache (at most {MOST_SETS} of them), random with outliers. On a GPU all calls are captured "
     "into one graph and its replays are timed with events; on a CPU the clock on the wall "
     "decides. Medians of rounds in which all providers take turns; quartiles are in the JSON. "
-    "`op` is mi.ops.skinny_gemm, for several projections skinny_gemm_list, and its form is the "
-    "plan that the rule chose (vendor: it calls the library). The others are PyTorch's: "
+    "`op` is mi.ops.skinny_gemm, for several projections skinny_gemm_list, and `plan` is "
+    "the kernel that the rule chose (vendor: it calls the library). The others are PyTorch's: "
     "_scaled_mm (cuBLASLt or hipBLASLt, `fast` is its fast accumulation; on a CPU without oneDNN "
     "where that is faster), for bf16 mm, a call for each projection. % is of the rate at which a "
     "sum reads memory in the same run; bytes are the weights' and the activations'."
@@ -124,7 +124,7 @@ def measure(
     extra: dict[str, dict[str, object]] = {"gbps": {**rates}, "tflops": {**tflops}}
     extra |= {"percent": {**percents}}
     if device.type == "cuda" and len(sets[0]) == 1 and not options.dry:
-        extra["form"] = {"op": form_of(rows, n, k, sets[0][0].dtype)}
+        extra["plan"] = {"op": form_of(rows, n, k, sets[0][0].dtype)}
     work = {"bytes": moved, "flops": flops, "sets": len(sets), "together": len(sets[0])}
     result.add({**case, **work}, times, **extra)
     say(f"{case['shape']}, {case['dtype']}, {counted(rows, 'row')}", times)

@@ -34,6 +34,7 @@ def _core() -> ctypes.CDLL:
     spec = arch.detect("cuda")
     if spec is None:
         raise Unavailable(f"stream: no kernels for {torch.cuda.get_device_name()}")
+    build.load_kernels("CUDA")  # a device takes an image more only after the operators' own
     core = plan.open_core(build.build_library("runtime"))
     image = toolchain.compile_image(SOURCE, spec).read_bytes()
     plan.check(core, core.mi300_add_image(0, b"stream", image, len(image)))

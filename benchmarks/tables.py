@@ -70,11 +70,11 @@ def main_table(result: Result) -> str:
     heads = [*KEYS[result.benchmark], *(f"{name} us" for name in names)]
     unit, scale = flop_unit([r["tflops"] for r in result.records if "tflops" in r])
     heads += [{"gbps": "GB/s", "tflops": unit}[rate] for rate in rates]
-    has_percent, has_form = (
-        any(name in record for record in result.records) for name in ("percent", "form")
+    has_percent, has_plan = (
+        any(name in record for record in result.records) for name in ("percent", "plan")
     )
     heads += ["% of ceiling"] * has_percent + [f"vs {name}" for name in rivals]
-    heads += ["form"] * has_form
+    heads += ["plan"] * has_plan
     rows = []
     for case, line in lines(result):
         ours = line.get("op", {})
@@ -88,7 +88,7 @@ def main_table(result: Result) -> str:
                 ),
                 *([number(ours["percent"])] if has_percent and "percent" in ours else []),
                 *(ratio(speedup(name, line)) for name in rivals),
-                *([ours.get("form", "")] if has_form else []),
+                *([ours.get("plan", "")] if has_plan else []),
             ]
         )
     return github(rows, heads)

@@ -26,8 +26,8 @@ GRAPH_REPLAYS_US = 2000.0  # what one measurement of a graph lasts at least
 SHORTEST_US = 1000.0  # and one by the clock on the wall
 # Rounds when nothing is said: so many, or where they last longer than LONG_S, not fewer than these.
 ROUNDS, FEWEST_ROUNDS, LONG_S = 9, 3, 2.0
-# A graph that calls for each set of buffers has no more calls than these.
-MOST_SETS = 8192
+# Calls in a graph: at most the first, which bounds the sets of buffers, at least the second.
+MOST_SETS, FEWEST_CALLS = 8192, 32
 
 
 class Unavailable(Exception):
@@ -90,19 +90,25 @@ class WallClock:
 
 
 class GraphReplay:
-    """Replays of one graph that holds a call for each set of buffers."""
+    """Replays of one graph that holds a call for each set of buffers, of few sets several rounds.
+
+    Where one graph ends and the next begins no launch overlaps the one before; of few calls that
+    would be a part of their time. A round's outputs have memory of their own.
+    """
 
     def __init__(self, call: Call, count: int) -> None:
-        stream = torch.cuda.Stream()
+        stream, rounds = torch.cuda.Stream(), -(-FEWEST_CALLS // count)
         with torch.cuda.stream(stream):
             for index in range(min(count, 2)):
                 call(index)
             stream.synchronize()
             self.graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self.graph, stream=stream):
-                self.kept = [call(index) for index in range(count)]
-        self.count, self.replays = count, 1
-        single = self.run() * count
+                for _ in range(rounds):
+                    self.kept: list[object] = []
+                    self.kept += [call(index) for index in range(count)]
+        self.count, self.replays = rounds * count, 1
+        single = self.run() * self.count
         self.replays = max(1, int(GRAPH_REPLAYS_US / single))
 
     def run(self) -> float:

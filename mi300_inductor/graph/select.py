@@ -74,7 +74,15 @@ def row_operator(op: str, work: RowWork) -> tuple[Kernel, ...]:
         )
     if is_flat:
         rows = work.elements / FLAT_ELEMENTS
-        return (Kernel(op, "operator", read, written, flops=work.flops, rows=rows),)
+        trips = int(work.group is not None)  # a group's largest element, found by several lanes
+        return (
+            Kernel(
+                *(op, "operator", read, written),
+                flops=work.flops,
+                rows=rows,
+                cache_trips=trips,
+            ),
+        )
     return (_rows(op, work, read, written),)
 
 
@@ -89,7 +97,7 @@ def _rows(op: str, work: RowWork, read: Number, written: Number) -> Kernel:
         rows=work.rows,
         width=work.hidden,
         trips=2,
-        cache_trips=int(work.is_norm and work.group == -1),
+        cache_trips=int(work.is_norm and work.group not in (None, 0)),
     )
 
 
