@@ -33,6 +33,7 @@ SHARE_COLOURS = dict(
     zip(SHARES, ("#c8102e", "#e8833a", "#1f5fa8", "#7aa6d6", "#b9c0c9"), strict=True)
 )
 MARKERS = "osD^vP"
+LOGARITHMIC = 30  # an axis of gains is so if the largest is more than so many of the smallest
 
 
 def draw(results: Sequence[Result], folder: Path) -> list[Path]:
@@ -98,7 +99,11 @@ def speedups(result: Result) -> Any:
         row_axis(axes, sorted({rows for points in lines.values() for rows, _ in points}))
         axes.axhline(1.0, color="#4d5560", linewidth=1.2, linestyle="--")
         axes.set_title(title, fontsize=11)
-        axes.set_ylim(bottom=min(0.9, axes.get_ylim()[0]) if axes.get_ylim()[1] < 3 else 0)
+        gains = [gain for points in lines.values() for _, gain in points]
+        if max(gains) > LOGARITHMIC * min(gains):
+            axes.set_yscale("log")
+        else:
+            axes.set_ylim(bottom=min(0.9, axes.get_ylim()[0]) if axes.get_ylim()[1] < 3 else 0)
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
     for axes in panels:
         axes.set_visible(False)
