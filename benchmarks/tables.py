@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from statistics import fmean, geometric_mean, median
+from statistics import fmean, geometric_mean
 from typing import Any
 
 from tabulate import tabulate
@@ -118,10 +118,10 @@ def spread(result: Result) -> list[str]:
     )
     if not any(halves):
         return []
-    most = halves[int(0.95 * (len(halves) - 1))]
+    middle, most = (halves[math.ceil(share * len(halves)) - 1] for share in (0.5, 0.95))
     return [
-        f"spread: half of the distance between the quartiles is {median(halves):.1f} % of the "
-        f"median in the middle of all times, {most:.1f} % or less in 95 of 100"
+        f"spread: the quartiles of half of the times are {middle:.1f} % or less apart from their "
+        f"median, those of 95 in 100 {most:.1f} % or less"
     ]
 
 

@@ -103,6 +103,19 @@ def test_the_page_has_every_table_and_every_cell():
     assert "peak MB" not in page  # nothing measured it
 
 
+def test_the_spread_is_that_of_the_quartiles():
+    result = Result("ops", "command", dict(HEADER), "method")
+    for rows in range(1, 21):
+        case = {"family": "norm", "form": "static", "hidden": 64, "rows": rows}
+        result.add(case, {"op": Sample(100.0, 100.0 - rows, 100.0 + rows)})
+    assert tables.spread(result) == [
+        "spread: the quartiles of half of the times are 10.0 % or less apart from their median, "
+        "those of 95 in 100 19.0 % or less"
+    ]
+    result.records = [{**record, "low": 100.0, "high": 100.0} for record in result.records]
+    assert tables.spread(result) == []
+
+
 def test_norm_and_activation_are_compared_with_eagers_kernels():
     found = tables.norm_lines(model_result())
     assert found == [
