@@ -10,9 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import shlex
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -26,7 +23,7 @@ from torch import Tensor
 import mi300_inductor.ops  # noqa: F401  (registers the operators)
 from benchmarks import fp8_baseline
 from benchmarks.cpu_ops import interleaved_medians, measure_bandwidth
-from benchmarks.header import environment
+from benchmarks.header import environment, typed
 from mi300_inductor import build
 
 BF16, F16, F32, FN = torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn
@@ -146,13 +143,6 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def command() -> str:
-    """What was typed, with the variables that hold both sides to an instruction set."""
-    held = (name for name in ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA") if name in os.environ)
-    variables = (f"{name}={os.environ[name]}" for name in held)
-    return " ".join([*variables, "python -m benchmarks.cpu_gemm", shlex.join(sys.argv[1:])])
-
-
 def main() -> None:
     args = arguments()
     lines = lines_of(args)
@@ -162,7 +152,7 @@ def main() -> None:
         f"{facts['date']}, commit {facts['commit']}. "
         f"Interleaved medians, {args.rotated} MiB of weights in rotation per dtype; FP8 is "
         "float8_e4m3fn with per-tensor scales and bf16 output, its mm is the bf16 one. Made by "
-        f"`{command()}`."
+        f"`{typed('cpu_gemm')}`."
     )
     body = [line.cells for line in lines]
     table = tabulate(body, HEADS, tablefmt="github", floatfmt=".2f", missingval="")

@@ -25,7 +25,7 @@ from tabulate import tabulate
 from torch import Tensor
 
 import mi300_inductor.ops  # noqa: F401  (registers the operators)
-from benchmarks.header import commit, processor
+from benchmarks.header import commit, processor, typed
 from benchmarks.timing import compile_in_this_process
 from mi300_inductor import build
 from mi300_inductor.dtype_codes import code
@@ -249,7 +249,7 @@ def main() -> None:
     header = (
         f"Norm and SiLU rows on {processor()} ({build.cpu_level()}), torch {torch.__version__}, "
         f"commit {commit()}, {date.today().isoformat()}. Interleaved medians, bf16, e4m3fn; "
-        f"streaming (a copy, both directions) {streams} threads."
+        f"streaming (a copy, both directions) {streams} threads. Made by `{typed('cpu_ops')}`."
     )
     table = tabulate(
         [line.cells for line in lines], HEADS, tablefmt="github", floatfmt=".1f", missingval=""

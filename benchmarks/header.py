@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
+import shlex
 import shutil
 import subprocess
+import sys
 from datetime import date
 from pathlib import Path
 
@@ -99,6 +101,13 @@ def commit() -> str:
     head = first_line(("git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"))
     changed = first_line(("git", "-C", str(ROOT), "status", "--porcelain", "-uno"))
     return head if changed == "unknown" else f"{head} with changes"
+
+
+def typed(module: str) -> str:
+    """The command line of one of these modules, with what holds libraries to an instruction set."""
+    held = (name for name in ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA") if name in os.environ)
+    variables = (f"{name}={os.environ[name]}" for name in held)
+    return " ".join([*variables, f"python -m benchmarks.{module}", *map(shlex.quote, sys.argv[1:])])
 
 
 def first_line(command: tuple[str, ...]) -> str:

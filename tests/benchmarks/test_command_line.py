@@ -259,6 +259,14 @@ def test_a_cpu_header_has_everything_that_is_asked_for():
     assert all(found.values()) and found["torch"] == torch.__version__
 
 
+def test_what_was_typed_names_what_holds_libraries_back(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["cpu_ops.py", "--threads", "1", "2", "--name", "a b"])
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
+    said = "ATEN_CPU_CAPABILITY=avx2 python -m benchmarks.cpu_ops --threads 1 2 --name 'a b'"
+    assert header.typed("cpu_ops") == said
+
+
 def test_a_gpu_header_has_card_and_driver(monkeypatch):
     class Properties:
         name, gcnArchName, total_memory = "AMD Instinct MI300X", "gfx942:sramecc+:xnack-", 192 << 30
