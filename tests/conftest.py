@@ -9,6 +9,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from mi300_inductor import build
+
 # Examples compile graphs, so their time says nothing: no deadline.
 settings.register_profile(
     "quick",
@@ -21,6 +23,14 @@ settings.register_profile(
     "fuzz", max_examples=2000, deadline=None, suppress_health_check=list(HealthCheck)
 )
 settings.load_profile("quick")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quick_fp8_matmul():
+    """On a CPU with AMX eager's FP8 matmul is oneDNN's reference: seconds for a step of a model."""
+    is_slow = build.cpu_level() == "amx"
+    with torch.backends.mkldnn.flags(enabled=not is_slow, allow_tf32=None, fp32_precision=None):
+        yield
 
 
 @pytest.fixture
