@@ -1,9 +1,10 @@
 """Host time of one fused operator on a GPU, beyond the driver's own launch.
 
 Nothing waits for the GPU. From C++: the operator through the dispatcher (checks, allocations, plan,
-launch), with and without PyTorch's autograd layer; the same kernel launched again by the core with
-ready arguments; and what the operator's allocations would take as calls of at::empty. From Python:
-the operator, and the same with a keyword, which goes through PyTorch's own conversions. Run as
+launch), with and without PyTorch's autograd layer; the same sources built once more with a driver
+whose launch does nothing, which leaves the host's time beyond it; the same kernel launched again by
+the core with ready arguments; and what the operator's outputs take alone. From Python: the
+operator, and the same with a keyword, which goes through PyTorch's own conversions. Run as
 `python -m benchmarks.host_time`.
 """
 
@@ -13,15 +14,19 @@ import ctypes
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.utils.cpp_extension import load_inline
 
-import mi300_inductor  # noqa: F401  (registers the operators)
-from mi300_inductor import build, dtype_codes, plan
+from mi300_inductor import build, dtype_codes, ops, plan, toolchain
 from mi300_inductor.arch import SM90
 
+OP = "add_rms_norm_quant"
 SOURCE = r"""
+#define mi300 host_time  // the operators' sources once more, under a name of their own
+#include "row_ops.cpp"
+
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/extension.h>
 #include <chrono>
@@ -40,13 +45,33 @@ double nanoseconds(int calls, const Call& call) {
   const std::chrono::duration<double, std::nano> spent = std::chrono::steady_clock::now() - start;
   return spent.count() / calls;
 }
-double time_op(Tensor x, Tensor residual, Tensor weight, Tensor scale, bool has_autograd,
-               int calls) {
+// Gives these sources a driver that does nothing.
+void add_silent_device(int64_t info, const std::vector<std::string>& modules) {
+  mi300::Driver driver;
+  driver.module_load_data = [](void** module, const void* image) {
+    *module = const_cast<void*>(image);
+    return 0;
+  };
+  driver.module_get_function = [](void** function, void* module, const char*) {
+    *function = module;
+    return 0;
+  };
+  driver.launch_kernel = [](void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                            unsigned, void*, void**, void**) { return 0; };
+  driver.launch_kernel_extended = [](const mi300::ExtendedLaunch*, void*, void**, void**) {
+    return 0;
+  };
+  driver.exchange_capture_mode = [](int*) { return 0; };
+  auto& device = mi300::Devices::instance().add(
+      0, *reinterpret_cast<const mi300::DeviceInfo*>(info), driver);
+  for (const std::string& name : modules) device.add_image(name, "nothing");
+}
+double time_op(const std::string& name, Tensor x, Tensor residual, Tensor weight, Tensor scale,
+               bool has_autograd, int calls) {
   std::optional<at::AutoDispatchBelowAutograd> below;
   if (!has_autograd) below.emplace();
-  const auto op = c10::Dispatcher::singleton()
-                      .findSchemaOrThrow("mi300::add_rms_norm_quant", "")
-                      .typed<Op>();
+  const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), "").typed<Op>();
   const std::vector<Tensor> scales{scale};
   const std::optional<Tensor> w(weight);
   return nanoseconds(calls, [&] {
@@ -54,11 +79,12 @@ double time_op(Tensor x, Tensor residual, Tensor weight, Tensor scale, bool has_
             -448.0, 448.0, false);
   });
 }
-double time_empty(Tensor x, int calls) {
+double time_outputs(Tensor x, int calls) {
+  const mi300::Outputs outputs(x);
   return nanoseconds(calls, [&] {
-    at::empty(x.sizes(), x.options());
-    at::empty(x.sizes(), x.options().dtype(at::kFloat8_e4m3fn));
-    at::empty({0}, x.options());
+    outputs.make(x.sizes(), at::kBFloat16);
+    outputs.make(x.sizes(), at::kFloat8_e4m3fn);
+    outputs.make_none(at::kBFloat16);
   });
 }
 double time_launch(int64_t function, int64_t what, int64_t arguments, int64_t stream, int calls) {
@@ -71,11 +97,24 @@ double time_launch(int64_t function, int64_t what, int64_t arguments, int64_t st
 """
 
 
+def build_timer() -> Any:
+    """The module of `SOURCE`, with its operators known to PyTorch as `host_time::...`."""
+    csrc = build.csrc_dir()
+    return load_inline(
+        "host_time",
+        SOURCE,
+        functions=["add_silent_device", "time_op", "time_outputs", "time_launch"],
+        extra_cflags=["-O3", "-std=c++20"],
+        extra_ldflags=["-ldl"],
+        extra_include_paths=[str(csrc / "include"), str(csrc / "runtime")],
+    )
+
+
 def from_python(
     calls: int, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor
 ) -> dict[str, Callable[[], float]]:
     """Timers of calls from Python, in nanoseconds a call."""
-    op = torch.ops.mi300.add_rms_norm_quant.default
+    op = getattr(torch.ops.mi300, OP).default
     bf16, f32 = dtype_codes.code(torch.bfloat16), dtype_codes.code(torch.float32)
     fp8 = dtype_codes.code(torch.float8_e4m3fn)
     args = (x, residual, bf16, bf16, weight, 1e-5, 0.0, bf16, bf16, [scale], fp8, "div", f32)
@@ -110,9 +149,13 @@ def ready_launch(rows: int, hidden: int, tensors: dict[str, torch.Tensor]) -> pl
 
 
 def main() -> None:
-    functions = ["time_op", "time_empty", "time_launch"]
-    timer = load_inline("host_time", SOURCE, functions=functions, extra_cflags=["-O3"])
+    silent = torch.library.Library("host_time", "DEF")  # type: ignore[no-untyped-call]
+    for name, schema in ops.SCHEMAS.items():
+        silent.define(name + schema)
+    timer = build_timer()
     build.load_kernels("CUDA")
+    info = plan.device_info(SM90)
+    timer.add_silent_device(ctypes.addressof(info), [s.stem for s in toolchain.sources(SM90)])
     rows, hidden, calls = 1, 4096, 200
     make = lambda dtype: torch.randn(rows, hidden, device="cuda").to(dtype)  # noqa: E731
     x, residual, weight = make(torch.bfloat16), make(torch.bfloat16), make(torch.bfloat16)[0]
@@ -128,17 +171,21 @@ def main() -> None:
     function = ctypes.cast(core.mi300_launch, ctypes.c_void_p).value
     place = ctypes.addressof(what), ctypes.addressof(launch.args)
     stream = torch.cuda.current_stream().cuda_stream
-    names = ("operator", "below autograd", "launch", "at::empty")
+    operators = {
+        "operator": (f"mi300::{OP}", True),
+        "below autograd": (f"mi300::{OP}", False),
+        "below autograd, without the driver's launch": (f"host_time::{OP}", False),
+    }
+    names = (*operators, "launch", "outputs")
     python = from_python(calls, x, residual, weight, scale)
     times: dict[str, list[float]] = {name: [] for name in (*names, *python)}
     for _ in range(31):
-        for name in names[:2]:
-            is_whole = name == "operator"
-            times[name].append(timer.time_op(x, residual, weight, scale, is_whole, calls))
+        for name, (op, has_autograd) in operators.items():
+            times[name].append(timer.time_op(op, x, residual, weight, scale, has_autograd, calls))
             torch.cuda.synchronize()
         times["launch"].append(timer.time_launch(function, *place, stream, calls))
         torch.cuda.synchronize()
-        times["at::empty"].append(timer.time_empty(x, calls))
+        times["outputs"].append(timer.time_outputs(x, calls))
         for name, timed in python.items():
             times[name].append(timed())
             torch.cuda.synchronize()
