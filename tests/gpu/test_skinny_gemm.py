@@ -151,7 +151,7 @@ def test_no_kernel_uses_scratch_or_spills(module):
     found = toolchain.read_resources(text, module, GFX942)
     assert found
     for kernel in found:
-        assert (kernel.scratch, kernel.vgpr_spills) == (0, 0), kernel.name
+        assert kernel.scratch == kernel.vgpr_spills == kernel.sgpr_spills == 0, kernel
         assert kernel.waves_per_simd >= 1
 
 

@@ -90,6 +90,17 @@ MI300_DEVICE const Args* read_again(const Args* args) {
 #endif
 }
 
+// The same value, of which the compiler knows nothing: keeps what follows from it where it is used
+// instead of in registers all the time.
+MI300_DEVICE u32 opaque(u32 value) {
+#if defined(__AMDGCN__)
+  asm volatile("" : "+s"(value));
+#else
+  asm volatile("" : "+r"(value));
+#endif
+  return value;
+}
+
 // The same number, made anew: the compiler sees here, not ahead of a loop, that it has 32 bits, and
 // so adds it to a scalar base in the load itself.
 MI300_DEVICE u32 offset_here(u32 bytes) {

@@ -14,17 +14,6 @@
 
 namespace mi300 {
 
-// The same value, of which the compiler knows nothing: keeps what follows from it where it is used
-// instead of in registers all the time.
-MI300_DEVICE u32 opaque(u32 value) {
-#if defined(__AMDGCN__)
-  asm volatile("" : "+s"(value));
-#else
-  asm volatile("" : "+r"(value));
-#endif
-  return value;
-}
-
 // Writes into the LDS of workgroup `rank` of this cluster, at the place that `slot` has in ours.
 MI300_DEVICE void store_peer4(Float4* slot, [[maybe_unused]] u32 rank, Float4 value) {
 #if defined(__AMDGCN__)

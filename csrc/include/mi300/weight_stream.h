@@ -114,9 +114,12 @@ class WeightStream {
   MI300_DEVICE void open() {}
 
   // Starts the loads of iterations `first` on; `count` of them belong to this run.
+  //
+  // NOTE: both are made opaque: what the compiler works out of them ahead is more than there are
+  // scalar registers for.
   MI300_DEVICE void begin(u32 group, u32 first, u32 count) {
     row_pointers<kTiles>(place_, group, rows_);
-    first_ = first;
+    first_ = opaque(first);
     if (count < kDepth) return;
 #pragma unroll
     for (u32 slot = 0; slot < kDepth; ++slot) issue(slot, slot);
@@ -126,7 +129,7 @@ class WeightStream {
   // the compiler waits for all loads.
   template <class Body>
   MI300_DEVICE void run(u32 count, const Body& body) {
-    if (count < kDepth) return run_short(count, body);
+    if (opaque(count) < kDepth) return run_short(count, body);
     u32 base = 0;
 #pragma unroll 1
     for (; base + 2 * kDepth <= count; base += kDepth) {
