@@ -95,7 +95,7 @@ def test_plans_are_legal(arch):
         call = gemm_plan.problem(m, n, k, operand)
         made = gemm_plan.plan_gemm(call, info)
         if not made.launches:
-            assert made.shape.form == Form.VENDOR and arch is SM90 and m > 8, (m, n, k, operand)
+            assert made.shape.form == Form.VENDOR and arch is SM90 and m >= 8, (m, n, k, operand)
             continue
         check_plan(made, call, arch, known)
 
@@ -234,6 +234,31 @@ def test_scales_per_row_take_a_kernel_on_sm_90(m):
     made = gemm_plan.plan_gemm(call, info)
     assert made.shape.form == Form.GROUP
     check_plan(made, call, SM90, known)
+
+
+@pytest.mark.parametrize("m", [1, 8, 16, 32])
+def test_a_short_part_is_not_held_whole_by_the_ring_on_sm_90(m):
+    made = gemm_plan.plan_gemm(
+        gemm_plan.problem(m, 4096, 4096, SM90.fp8_dtype), plan.device_info(SM90)
+    )
+    args = made.launches[0].args
+    assert made.shape.form == Form.GROUP
+    assert made.shape.depth - 1 < -(-args.split_stages // args.k_waves)
+
+
+def test_the_library_has_a_large_fp8_matmul_with_long_rows_from_8_rows_on():
+    info = plan.device_info(SM90)
+    forms = [
+        gemm_plan.plan_gemm(gemm_plan.problem(m, n, k, operand), info).shape.form
+        for m, n, k, operand in (
+            (1, 13312, 16384, SM90.fp8_dtype),
+            (8, 13312, 8192, torch.bfloat16),
+            (8, 28672, 4096, SM90.fp8_dtype),
+            (8, 13312, 16384, SM90.fp8_dtype),
+            (16, 13312, 16384, SM90.fp8_dtype),
+        )
+    ]
+    assert forms == [*[Form.GROUP] * 3, *[Form.VENDOR] * 2]
 
 
 @pytest.mark.parametrize("operand", [SM90.fp8_dtype, torch.bfloat16], ids=str)
