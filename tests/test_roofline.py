@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+import types
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -149,10 +150,22 @@ def test_measured_times_stand_beside_modelled_ones(monkeypatch: pytest.MonkeyPat
     assert "rows 3: modelled" in text
 
 
-def test_the_clock_orders_calls_by_their_work() -> None:
-    few, many = torch.randn(64, 64), torch.randn(512, 512)
-    short, long = time_calls([lambda: few @ few, lambda: many @ many], torch.device("cpu"))
-    assert 0 < short < long
+def test_calls_take_turns_and_the_median_of_each_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, turns = 0.0, ""
+
+    def make(name: str, seconds: float) -> Callable[[], None]:
+        def call() -> None:
+            nonlocal now, turns
+            now += seconds * (50 if len(turns) == 9 else 1)  # one call is disturbed
+            turns += name
+
+        return call
+
+    clock = types.SimpleNamespace(perf_counter=lambda: now)
+    monkeypatch.setattr("mi300_inductor.measure.time", clock)
+    found = time_calls([make("a", 1.0), make("b", 3.0)], torch.device("cpu"))
+    assert found == [1.0, 3.0]
+    assert turns.startswith("aabb" + "ab" * 5)
 
 
 def test_command_prints_the_model_of_a_target_that_is_not_here(
