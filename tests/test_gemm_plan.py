@@ -95,7 +95,9 @@ def test_plans_are_legal(arch):
         call = gemm_plan.problem(m, n, k, operand)
         made = gemm_plan.plan_gemm(call, info)
         if not made.launches:
-            assert made.shape.form == Form.VENDOR and arch is SM90 and m >= 8, (m, n, k, operand)
+            is_rare = n <= 256 and k * operand.itemsize > 16384
+            assert made.shape.form == Form.VENDOR and arch is SM90, (m, n, k, operand)
+            assert m >= 8 or is_rare, (m, n, k, operand)
             continue
         check_plan(made, call, arch, known)
 
@@ -259,6 +261,18 @@ def test_the_library_has_a_large_fp8_matmul_with_long_rows_from_8_rows_on():
         )
     ]
     assert forms == [*[Form.GROUP] * 3, *[Form.VENDOR] * 2]
+
+
+def test_the_library_has_wide_and_narrow_bf16_matmuls_where_it_was_faster():
+    info = plan.device_info(SM90)
+    forms = [
+        gemm_plan.plan_gemm(gemm_plan.problem(m, n, k, torch.bfloat16), info).shape.form
+        for m, n, k in (
+            *((8, 128, 16384), (16, 16384, 2048), (32, 14336, 4096), (1, 28672, 4096)),
+            *((1, 128, 16384), (32, 128, 16384), (32, 16384, 2048), (32, 28672, 4096)),
+        )
+    ]
+    assert forms == [*[Form.GROUP] * 4, *[Form.VENDOR] * 4]
 
 
 @pytest.mark.parametrize("operand", [SM90.fp8_dtype, torch.bfloat16], ids=str)

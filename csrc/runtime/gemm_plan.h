@@ -195,16 +195,20 @@ void visit_gemm_shapes(const GemmProblem& problem, const DeviceInfo& device, con
   }
 }
 
-// Whether the vendor's library is likely to be faster, with 8 rows or more on a device with
-// clusters: by its time and the own one as measured on an H200 (2026-11-30). It has no launch for
+// Whether the vendor's library is likely to be faster on a device with clusters, but for rare shapes
+// with 8 rows or more: by its time and the own one as measured on an H200 (2026-11-30). It has no launch for
 // several products, an addend or a quantisation costs it another kernel, and scales per row or column
 // up to twice its time. Own kernels for more than 32 rows take 1.4 to 1.9 times what the model says.
 inline bool is_vendor_faster(const GemmProblem& problem, const DeviceInfo& device, double cost) {
   const SkinnyGemmArgs& args = problem.args;
-  if (device.max_cluster == 1 || args.m < 8 || !is_gemm_aligned(args)) return false;
+  if (device.max_cluster == 1 || !is_gemm_aligned(args)) return false;
   if (has_gemm_vectors(args)) return false;
   if (args.m <= 32 && (has_gemm_epilogue(args) || args.more[0].n > 0)) return false;
   const bool is_fp8 = static_cast<Dtype>(problem.operand) >= Dtype::kE4m3fn;
+  // Too few rows of weights for all multiprocessors, and parts of k that are long all the same.
+  const bool is_narrow = args.n <= 256 && args.row_bytes > 16384 && args.m <= 32;
+  if (!is_fp8 && is_narrow && (args.m == 1 || args.m > 16)) return true;
+  if (args.m < 8) return false;
   double library = has_gemm_epilogue(args) ? 2.0 : 0.0, whole_stream = 0;
   for (uint32_t i = 0; i < kGemmMaxSets; ++i) {
     const uint32_t n = gemm_set(args, i).n;
@@ -217,7 +221,7 @@ inline bool is_vendor_faster(const GemmProblem& problem, const DeviceInfo& devic
   }
   if (args.m > 32) return 1.7 * cost > library;
   if (args.m > 16) {
-    return whole_stream > (is_fp8 ? 26 : 60) || (is_fp8 && 1.02 * cost > library);
+    return whole_stream > (is_fp8 ? 26 : 60) || (is_fp8 ? 1.02 * cost > library : args.n >= 16384);
   }
   if (is_fp8 && whole_stream > 40 && args.row_bytes > 8192) return true;
   return args.m > 8 && cost > library;
