@@ -46,8 +46,10 @@ def measured_cpu() -> ArchSpec:
         RuntimeError: if the operators cannot be built.
     """
     threads = torch.get_num_threads()
-    key = ("cpu timing", build.cpu_name(), build.cpu_level(), threads, torch.__version__)
-    path = cache.cached((*key, Path(__file__)), "cpu_timing.json", _write)
+    # The library's path has the hash of its sources: other kernels have other rates.
+    library = str(build.build_cpu())
+    key = ("cpu timing", build.cpu_name(), library, threads, torch.__version__, Path(__file__))
+    path = cache.cached(key, "cpu_timing.json", _write)
     known = json.loads(path.read_text())
     rates = tuple(MatrixRate(**rate) for rate in known.pop("matrix_rates"))
     return dataclasses.replace(CPU, timing=Timing(**known, matrix_rates=rates))

@@ -134,7 +134,8 @@ def skinny_gemm(
 ) -> Tensor:
     """Multiplies a few rows with a weight: scale_a * scale_b * (a @ weight.T) + bias + addend.
 
-    Accumulated in fp32; the same inputs give the same bits on every run.
+    Accumulated in fp32; the same inputs give the same bits on every run. The matrix unit of a CPU
+    (AMX) takes subnormal bf16 values and subnormal sums as zero, as torch's own product does there.
 
     Args:
         a: [m, k], bf16, fp16, fp32 or FP8.

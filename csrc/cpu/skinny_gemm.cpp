@@ -1,55 +1,64 @@
 // Decode and prefill matmul for the CPU: the operator, its checks and its threads.
 //
 // Bound: at few rows the weights' bytes from memory, each read once; from about 8 rows on the
-// float32 multiply-adds (see skinny_gemm_few.h and skinny_gemm_many.h).
+// float32 multiply-adds (see skinny_gemm_few.h and skinny_gemm_many.h), or, where the CPU has a
+// matrix unit for bf16, from about 64 rows on its loads from L2 (skinny_gemm_amx.h).
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <mi300/gemm_operands.h>
 #include <torch/library.h>
 
+#include "skinny_gemm_amx.h"
 #include "skinny_gemm_few.h"
 #include "skinny_gemm_many.h"
 
 namespace mi300 {
 namespace {
 
-// Activation rows that are widened at a time: 256 rows of 14336 are 15 MB.
-constexpr int64_t kPackedRows = 256;
 // Multiply-adds below which another thread costs more than it saves.
 constexpr int64_t kWorkGrain = 1 << 18;
+// From so many rows on the matrix unit is faster: 1.1x at 2 rows, 1.3x at 4, 1.9x at 8 (bf16,
+// 4096 x 4096, one thread of a Xeon with amx_bf16, 2026-11).
+constexpr int64_t kLeastTileRows = 2;
 
+// Packs the activations, some rows at a time, and multiplies them with all columns.
 template <typename Form>
-void run_form(const GemmProblem& problem, Range rows, const float* packed, int64_t step) {
-  const int64_t steps = (problem.n + step - 1) / step;
-  const int64_t step_work = step * std::max<int64_t>(problem.k * (rows.end - rows.begin), 1);
-  at::parallel_for(0, steps, std::max<int64_t>(1, kWorkGrain / step_work),
-                   [&](int64_t begin, int64_t end) {
-                     const Range columns = {begin * step, std::min(end * step, problem.n)};
-                     Form(problem, rows, packed).run(columns);
-                   });
+void run_form(const GemmProblem& problem) {
+  static thread_local Scratch scratch;
+  for (int64_t row = 0; row < problem.m; row += Form::kRowsAtOnce) {
+    const Range rows = {row, std::min(row + Form::kRowsAtOnce, problem.m)};
+    float* packed = scratch.floats(Form::packed_floats(problem, rows));
+    at::parallel_for(0, Form::pack_parts(problem, rows),
+                     std::max<int64_t>(1, kWorkGrain / 4 / Form::pack_work(problem)),
+                     [&](int64_t begin, int64_t end) {
+                       Form::pack(problem, rows, {begin, end}, packed);
+                     });
+    constexpr int64_t kStep = Form::kColumnStep;
+    const int64_t step_work = kStep * std::max<int64_t>(problem.k * (rows.end - rows.begin), 1);
+    at::parallel_for(0, (problem.n + kStep - 1) / kStep,
+                     std::max<int64_t>(1, kWorkGrain / step_work),
+                     [&](int64_t begin, int64_t end) {
+                       const Range columns = {begin * kStep, std::min(end * kStep, problem.n)};
+                       Form(problem, rows, packed).run(columns);
+                     });
+  }
+  scratch.trim();
 }
 
 void run(const GemmProblem& problem) {
-  const int64_t stride = packed_stride(problem);
-  const int64_t most_rows = std::min(kPackedRows, problem.m);
-  static thread_local Scratch scratch;
-  float* packed = scratch.floats(most_rows * stride);
-  const int64_t row_work = std::max<int64_t>(problem.k, 1);
-  for (int64_t row = 0; row < problem.m; row += kPackedRows) {
-    const Range rows = {row, std::min(row + kPackedRows, problem.m)};
-    at::parallel_for(0, rows.end - rows.begin, std::max<int64_t>(1, kWorkGrain / 4 / row_work),
-                     [&](int64_t begin, int64_t end) {
-                       pack_rows(problem, row + begin, row + end, packed + begin * stride);
-                     });
-    with_operand_type(problem.weight.dtype, [&](auto zero) {
-      if (problem.m <= kFewRows) {
-        run_form<FewRows<decltype(zero)>>(problem, rows, packed, kPanel);
-      } else {
-        run_form<ManyRows<decltype(zero)>>(problem, rows, packed, kLanes);
-      }
-    });
-  }
-  scratch.trim();
+  with_operand_type(problem.weight.dtype, [&](auto zero) {
+    using T = decltype(zero);
+#if defined(__AMX_BF16__)
+    if constexpr (kHasPairs<T>) {
+      if (problem.m >= kLeastTileRows && has_tiles()) return run_form<TileRows<T>>(problem);
+    }
+#endif
+    if (problem.m <= kFewRows) {
+      run_form<FewRows<T>>(problem);
+    } else {
+      run_form<ManyRows<T>>(problem);
+    }
+  });
 }
 
 // A bias or an addend as the kernels read it.

@@ -13,13 +13,19 @@ inline int64_t packed_stride(const GemmProblem& problem) {
   return round_up(problem.k, kLanes) + kSkew;
 }
 
-// Widens activation rows [begin, end), times both formats' powers of two.
-inline void pack_rows(const GemmProblem& problem, int64_t begin, int64_t end, float* packed) {
-  const int64_t stride = packed_stride(problem), padded = round_up(problem.k, kLanes);
+// Both formats' powers of two.
+inline float decoded_factor(const GemmProblem& problem) {
   float factor = 1.0f;
   for (const at::ScalarType dtype : {problem.a.dtype, problem.weight.dtype}) {
     with_operand_type(dtype, [&](auto zero) { factor *= Decoded<decltype(zero)>::kFp16Scale; });
   }
+  return factor;
+}
+
+// Widens activation rows [begin, end), times both formats' powers of two.
+inline void pack_rows(const GemmProblem& problem, int64_t begin, int64_t end, float* packed) {
+  const int64_t stride = packed_stride(problem), padded = round_up(problem.k, kLanes);
+  const float factor = decoded_factor(problem);
   with_operand_type(problem.a.dtype, [&](auto zero) {
     using T = decltype(zero);
     for (int64_t row = begin; row < end; ++row) {
@@ -36,6 +42,22 @@ inline void pack_rows(const GemmProblem& problem, int64_t begin, int64_t end, fl
     }
   });
 }
+
+// What a form of the matmul that multiplies float32 needs of the activations: each row widened.
+struct WidenedRows {
+  // 256 rows of 14336 are 15 MB.
+  static constexpr int64_t kRowsAtOnce = 256;
+
+  static int64_t packed_floats(const GemmProblem& problem, Range rows) {
+    return (rows.end - rows.begin) * packed_stride(problem);
+  }
+  static int64_t pack_parts(const GemmProblem&, Range rows) { return rows.end - rows.begin; }
+  static int64_t pack_work(const GemmProblem& problem) { return std::max<int64_t>(problem.k, 1); }
+  static void pack(const GemmProblem& problem, Range rows, Range parts, float* packed) {
+    pack_rows(problem, rows.begin + parts.begin, rows.begin + parts.end,
+              packed + parts.begin * packed_stride(problem));
+  }
+};
 
 inline Pair load_extra(const GemmExtra& extra, int64_t row, int64_t column, int64_t count) {
   Pair value;

@@ -18,8 +18,10 @@ constexpr int64_t kFewRows = 2 * kTileRows;
 
 // The columns of a thread, for weights of type T.
 template <typename T>
-class FewRows {
+class FewRows : public WidenedRows {
  public:
+  static constexpr int64_t kColumnStep = kPanel;
+
   // `packed` holds the widened rows [rows.begin, rows.end), at most kFewRows.
   FewRows(const GemmProblem& problem, Range rows, const float* packed)
       : problem_(problem), rows_(rows), packed_(packed) {

@@ -111,28 +111,27 @@ CodeTable make_code_table() {
   return table;
 }
 
-template <typename T, int64_t kStep>
-  requires(Decoded<T>::kIsFp8)
-struct Widener<T, kStep> {
-  void store(const Quad& pieces, float* out) {
-    const Quad words = transpose_words(pieces);
-    for (int i = 0; i < 4; ++i) {
-      const __m512i codes = words.v[i];
-      __m512i low = _mm512_permutex2var_epi8(low_0_, codes, low_1_);
-      __m512i high = _mm512_permutex2var_epi8(high_0_, codes, high_1_);
-      // high | (codes & 0x80)
-      high = _mm512_ternarylogic_epi32(high, codes, _mm512_set1_epi8(-128), 0xf8);
-      if constexpr (std::is_same_v<T, c10::Float8_e4m3fnuz>) {
-        const __mmask64 is_nan = _mm512_cmpeq_epi8_mask(codes, _mm512_set1_epi8(-128));
-        low = _mm512_mask_blend_epi8(is_nan, low, _mm512_set1_epi8(-64));
-        high = _mm512_mask_blend_epi8(is_nan, high, _mm512_set1_epi8(0x7f));
-      }
-      store_bf16_pairs<kStep>(_mm512_unpacklo_epi8(low, high), out + 4 * i * kStep);
-      store_bf16_pairs<kStep>(_mm512_unpackhi_epi8(low, high), out + (4 * i + 2) * kStep);
-    }
-  }
+// The codes of the lower and of the upper half of each 128-bit lane, as bf16.
+struct BothHalves {
+  __m512i low, high;
+};
 
-  void finish(const char* const*, int64_t, float*) {}
+// Looks up 64 codes' bf16 values, divided by kFp16Scale.
+template <typename T>
+class CodeWidener {
+ public:
+  BothHalves widen(__m512i codes) const {
+    __m512i low = _mm512_permutex2var_epi8(low_0_, codes, low_1_);
+    __m512i high = _mm512_permutex2var_epi8(high_0_, codes, high_1_);
+    // high | (codes & 0x80)
+    high = _mm512_ternarylogic_epi32(high, codes, _mm512_set1_epi8(-128), 0xf8);
+    if constexpr (std::is_same_v<T, c10::Float8_e4m3fnuz>) {
+      const __mmask64 is_nan = _mm512_cmpeq_epi8_mask(codes, _mm512_set1_epi8(-128));
+      low = _mm512_mask_blend_epi8(is_nan, low, _mm512_set1_epi8(-64));
+      high = _mm512_mask_blend_epi8(is_nan, high, _mm512_set1_epi8(0x7f));
+    }
+    return {_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high)};
+  }
 
  private:
   static const CodeTable& table() {
@@ -142,6 +141,24 @@ struct Widener<T, kStep> {
   const CodeTable& table_ = table();
   __m512i low_0_ = load_bytes(table_.low), low_1_ = load_bytes(table_.low + 64);
   __m512i high_0_ = load_bytes(table_.high), high_1_ = load_bytes(table_.high + 64);
+};
+
+template <typename T, int64_t kStep>
+  requires(Decoded<T>::kIsFp8)
+struct Widener<T, kStep> {
+  void store(const Quad& pieces, float* out) {
+    const Quad words = transpose_words(pieces);
+    for (int i = 0; i < 4; ++i) {
+      const BothHalves pairs = codes_.widen(words.v[i]);
+      store_bf16_pairs<kStep>(pairs.low, out + 4 * i * kStep);
+      store_bf16_pairs<kStep>(pairs.high, out + (4 * i + 2) * kStep);
+    }
+  }
+
+  void finish(const char* const*, int64_t, float*) {}
+
+ private:
+  CodeWidener<T> codes_;
 };
 
 #else

@@ -69,8 +69,10 @@ template <int kRows, int kVectors>
 
 // The columns of a thread, for weights of type T.
 template <typename T>
-class ManyRows {
+class ManyRows : public WidenedRows {
  public:
+  static constexpr int64_t kColumnStep = kLanes;
+
   // `packed` holds the widened rows [rows.begin, rows.end).
   ManyRows(const GemmProblem& problem, Range rows, const float* packed)
       : problem_(problem), rows_(rows), packed_(packed) {

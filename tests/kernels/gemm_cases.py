@@ -15,7 +15,8 @@ FN, FNUZ, E5M2 = reference.FP8
 PAIRS = [*itertools.product(reference.FP8, reference.FP8), *((dtype, dtype) for dtype in FLOATS)]
 NAN_CODES = {FN: [0x7F, 0xFF], FNUZ: [0x80], E5M2: [0x7D, 0x7E, 0x7F, 0xFD, 0xFE, 0xFF]}
 # Around the two forms' limit of 8 rows, tiles of 4 and 8 rows, panels of 3, 6, 24 and 48 columns,
-# units of 16 and 32, vectors of 8 and 16, steps of 128 and 256 along k.
+# units of 16 and 32, vectors of 8 and 16, steps of 128 and 256 along k; the matrix unit's tiles of
+# 16 rows and columns and 32 k, two of them at a time.
 ROWS = [1, 2, 3, 4, 5, 7, 8, 9, 10, 15, 16, 17, 31, 63, 64, 65, 70, 130]
 COLUMNS = [1, 2, 3, 5, 6, 7, 15, 16, 17, 31, 32, 33, 47, 48, 49, 95, 96, 97, 200]
 DEPTHS = [1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 257, 513, 1041]
