@@ -26,6 +26,7 @@ from mi300_inductor.graph.region import Plan, Region
 from mi300_inductor.graph.registry import spelling, user_spellings_key
 from mi300_inductor.graph.rewrite import Rewriter
 from mi300_inductor.graph.rounding import keeps_roundings, mark_roundings, unmark_roundings
+from mi300_inductor.graph.scalars import widen_scalars
 from mi300_inductor.graph.select import drop_losers
 from mi300_inductor.graph.summary import describe_fusion, describe_merge, describe_refused
 from mi300_inductor.report import Fusion, Rejection
@@ -74,7 +75,9 @@ def run(gm: fx.GraphModule, options: Options) -> PassResult:
         return PassResult((), (), ())
     backup = _parts(graph)
     try:
-        return _run(graph, options)
+        result = _run(graph, options)
+        widen_scalars(graph)
+        return result
     except Exception as error:
         log.exception("the fusion pass failed; the graph is compiled as it was")
         _restore(graph, backup)
