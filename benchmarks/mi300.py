@@ -49,13 +49,15 @@ def main(options: argparse.Namespace) -> int:
     except Unavailable as missing:
         print(f"missing: {missing}")
         return 1
-    results = [rows(options, device), matmuls(options, device), steps(options, device)]
-    for result, show in zip(results, (rows_page, matmuls_page, tables.markdown), strict=True):
-        if options.json:
+    missing = 0
+    for part, show in ((rows, rows_page), (matmuls, matmuls_page), (steps, tables.markdown)):
+        result = part(options, device)
+        missing += not result.records
+        if options.json:  # at once: what is measured stays if a later part is stopped
             save(result, show, options.json)
         print(f"\n{show(result)}", flush=True)
     print(f"Published: {published.SOURCE}; {published.END_TO_END}.")
-    return sum(not result.records for result in results)
+    return missing
 
 
 def save(result: Result, show: Callable[[Result], str], folder: Path) -> None:

@@ -54,13 +54,16 @@ def draw(results: Sequence[Result], folder: Path) -> list[Path]:
 
 def pictures(result: Result) -> list[tuple[str, Any]]:
     """(name, figure) of each picture that a result has data for."""
-    found = []
+    found: list[tuple[str, Any]] = []
+    if not result.records:
+        return found
     if result.benchmark in ("ops", "gemm", "model"):
         figure = speedups(result)
         found += [(f"{result.benchmark}_speedup", figure)] if figure is not None else []
     if result.benchmark in ("ops", "gemm") and result.ceilings is not None:
         found.append((f"{result.benchmark}_roofline", roofline(result)))
-    if result.benchmark == "model" and any(record.get("shares") for record in result.records):
+    profiled = [record for record in result.records if record.get("shares")]
+    if result.benchmark == "model" and any(record["phase"] == "decode" for record in profiled):
         found.append(("model_breakdown", breakdown(result)))
     return found
 
@@ -130,7 +133,7 @@ def label(keys: dict[str, object]) -> str:
     if "preset" in keys:
         return f"{keys['preset']}, {keys['dtype']}"
     if "shape" in keys:
-        return str(keys["shape"])  # a panel's rival has one dtype
+        return f"{keys['shape']}, {keys['dtype']}"
     form = str(keys["form"]).replace("_", " ")
     return f"{keys['family']} {form}, {keys['hidden']}"
 

@@ -86,7 +86,7 @@ def main_table(result: Result) -> str:
                     number(ours[rate] * (scale if rate == "tflops" else 1)) if rate in ours else ""
                     for rate in rates
                 ),
-                *([number(ours["percent"])] if has_percent and "percent" in ours else []),
+                *([number(ours["percent"]) if "percent" in ours else ""] if has_percent else []),
                 *(ratio(speedup(name, line)) for name in rivals),
                 *([ours.get("plan", "")] if has_plan else []),
             ]

@@ -134,8 +134,8 @@ def _other_scale(scaled: Term, scale: Term, reciprocal: Term | None) -> Refusal 
         is_exact = scale.is_const and rounded_number(scale.value, scaled.dtype) == scale.value
         if not is_rounded and not is_exact:
             return Refusal(
-                f"the result of dividing by a float32 scale is rounded to {scaled.dtype}",
-                "Divide in float32: y.float() / scale.",
+                f"what a float32 scale divides or multiplies is rounded to {scaled.dtype}",
+                "Scale in float32: y.float() / scale, or y.float() * scale.",
             )
     if reciprocal is not None and (
         scaled.dtype != torch.float32 or reciprocal.dtype != torch.float32

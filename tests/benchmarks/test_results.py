@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from benchmarks import tables
+from benchmarks import plots, tables
 from benchmarks.results import Result, merge, one_line
 from benchmarks.timing import Ceilings, Sample
 
@@ -165,3 +165,29 @@ def test_rates_have_the_unit_that_suits_them():
 )
 def test_an_error_is_one_line(text, said):
     assert one_line(RuntimeError(text)) == f"RuntimeError: {said}"
+
+
+@pytest.mark.parametrize("benchmark", ["ops", "gemm", "model"])
+def test_a_result_without_a_case_has_no_picture(benchmark):
+    empty = Result(benchmark, "command", dict(HEADER), "method", Ceilings(1.0, 2.0, 3.0))
+    assert plots.pictures(empty) == []
+
+
+def test_a_profile_of_a_prefill_alone_is_no_picture_of_a_decode_step():
+    result = model_result()
+    for record in result.records:
+        record["phase"] = "prefill"
+    assert "model_breakdown" not in [name for name, _ in plots.pictures(result)]
+
+
+def test_cells_stay_under_their_heads_where_the_operator_failed():
+    result = Result("ops", "command", dict(HEADER), "method", Ceilings(1.0, 2.0, 3.0))
+    case = {"family": "norm", "form": "static", "hidden": 64, "dtype": "bfloat16"}
+    times = {name: Sample(1.0, 1.0, 1.0) for name in ("op", "mi300", "eager")}
+    result.add({**case, "rows": 1}, times, percent={"op": 50.0})
+    del times["op"]
+    result.add({**case, "rows": 8}, times)
+    table = [line.split("|") for line in tables.main_table(result).splitlines()]
+    heads, _, _, last = [[cell.strip() for cell in line] for line in table]
+    cells = dict(zip(heads, last, strict=True))
+    assert cells["% of ceiling"] == "" and cells["vs eager"] == "1.00x", cells

@@ -226,7 +226,7 @@ MISSES = [
     (scale_in_half, "rms_norm_quant", "Compute the scale in float32"),
     (scale_of_the_input, "rms_norm_quant", "from the value that is quantised"),
     (rounded_on_the_way, "rms_norm_quant", "Convert to FP8 directly from the dtype"),
-    (divided_in_half, "rms_norm_quant", "Divide in float32: y.float() / scale"),
+    (divided_in_half, "rms_norm_quant", "Scale in float32: y.float() / scale"),
     (two_clamps, "rms_norm_quant", "Quantise the value in one way everywhere"),
     (sigmoid_in_half, "silu_mul", "Use torch.nn.functional.silu"),
     (up_of_another_shape, "silu_mul", "gate and up of one shape"),

@@ -253,8 +253,8 @@ CASES = [
     (rounded_before_the_cast, "rms_norm_quant: the scaled value is rounded again, to"
      " torch.bfloat16, before it is converted to FP8", "Convert to FP8 directly"),
     (bound_from_a_tensor, "rms_norm_quant: clamp_max is not a constant", "clamp(-max"),
-    (divided_in_half, "rms_norm_quant: the result of dividing by a float32 scale is rounded to"
-     " torch.bfloat16", "Divide in float32"),
+    (divided_in_half, "rms_norm_quant: what a float32 scale divides or multiplies is rounded"
+     " to torch.bfloat16", "Scale in float32"),
     (unsupported_format, "rms_norm_quant: torch.float8_e5m2fnuz is not supported, expected one of"
      " torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2", "Use one"),
     (norm_in_double, "rms_norm: the input of the norm is torch.float64, expected float32, bfloat16"
