@@ -15,7 +15,7 @@ def main() -> int:
     try:
         return command_line.main()
     except KeyboardInterrupt:
-        print("stopped: what was measured so far is in the file of --json")
+        print("stopped; with --json its file has what was measured so far")
         return 130
 
 

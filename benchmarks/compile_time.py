@@ -44,7 +44,7 @@ def run(options: argparse.Namespace, device: torch.device, result: Result) -> No
         record.update(cold_s=cold, warm_s=warm)
         if backend == "mi300":
             record["pass_s"] = round(found[0]["pass_s"], 3)
-        result.records.append(record)
+        result.append(record)
         print(f"  {record}", flush=True)
 
 

@@ -45,6 +45,14 @@ class Result:
             more = {name: by[provider] for name, by in extra.items() if provider in by}
             rounded = {name: round(value, 3) for name, value in measured.items()}
             self.records.append({**case, "provider": provider, **rounded, **more})
+        self._keep()
+
+    def append(self, record: Record) -> None:
+        """Adds one record that is no time of a call."""
+        self.records.append(record)
+        self._keep()
+
+    def _keep(self) -> None:
         if self.kept is not None:
             self.save(self.kept)
 

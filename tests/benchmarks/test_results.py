@@ -53,6 +53,12 @@ def test_a_run_that_is_stopped_leaves_what_it_measured(tmp_path):
     assert "kept" not in kept.read_text() and Result.load(kept) == result
 
 
+def test_a_compilation_that_is_stopped_later_is_kept(tmp_path):
+    result = Result("compile-time", "command", dict(HEADER), "method", kept=tmp_path / "x.json")
+    result.append({"preset": "tiny", "layers": 1, "backend": "mi300", "cold_s": 1.0})
+    assert Result.load(tmp_path / "x.json") == result
+
+
 def test_what_is_missing_is_said_once(capsys):
     result = model_result()
     result.note("library x: not installed")
