@@ -36,7 +36,8 @@ def test_our_operator_is_the_chain(family, form, dtype):
         for theirs, ours in zip(case.eager()(*buffers), results(case, buffers), strict=True):
             assert theirs.dtype == ours.dtype
             close = torch.isclose(theirs.float(), ours.float(), rtol=0.13, atol=1e-6)
-            assert close.all() and (theirs.float() == ours.float()).float().mean() > 0.99
+            unequal = int((theirs.float() != ours.float()).sum())
+            assert close.all() and unequal <= 1 + ours.numel() // 100
 
 
 def results(case: Case, buffers: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
