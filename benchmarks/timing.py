@@ -27,7 +27,7 @@ SHORTEST_US = 1000.0  # and one by the clock on the wall
 # Rounds when nothing is said: so many, or where they last longer than LONG_S, not fewer than these.
 ROUNDS, FEWEST_ROUNDS, LONG_S = 9, 3, 2.0
 # Calls in a graph: at most the first, which bounds the sets of buffers, at least the second.
-MOST_SETS, FEWEST_CALLS = 8192, 32
+MOST_SETS, FEWEST_CALLS = 8192, 128
 
 
 class Unavailable(Exception):
