@@ -43,6 +43,8 @@ def _cast(build: Canonicaliser, node: fx.Node) -> Term | None:
 
 def _converted(build: Canonicaliser, node: fx.Node, source: Term) -> Term | None:
     value = node.meta["val"]
+    if value.dtype in FP8_DTYPES and source.dtype == value.dtype:
+        return source
     if value.dtype in FP8_DTYPES:
         return build.like(node, "to_fp8", _bounded(build, node, source))
     if source.dtype not in FLOAT_DTYPES or value.dtype not in FLOAT_DTYPES:

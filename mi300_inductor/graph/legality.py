@@ -19,6 +19,7 @@ from mi300_inductor.graph.words import in_words
 
 # Put by torch.export behind casts; it only compares dtypes and devices, which stay as they are.
 CHECK = torch.ops.aten._assert_tensor_metadata.default
+_COPY = torch.ops.aten.copy.default
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class Legality:
             if node in nodes or node in inputs or node.op in ("placeholder", "get_attr"):
                 continue
             nodes.add(node)
-            pending.extend(node.all_input_nodes)
+            pending.extend(_read_by(node))
         return nodes
 
     def _overlap(self, nodes: Iterable[fx.Node]) -> Refusal | None:
@@ -174,6 +175,14 @@ class Legality:
                 "Write after the fused part, or out of place.",
             )
         return None
+
+
+def _read_by(node: fx.Node) -> list[fx.Node]:
+    """The nodes whose values a node reads: a copy that fills a tensor reads none of that tensor.
+
+    Slices of one buffer are filled one after the other, each copy into what the one before left.
+    """
+    return [node.args[1]] if node.target is _COPY else node.all_input_nodes  # type: ignore[list-item]
 
 
 def _several_devices(inputs: Iterable[fx.Node], outputs: Iterable[fx.Node]) -> Refusal | None:

@@ -29,6 +29,7 @@ from mi300_inductor.op_schemas import NAMESPACE, overload
 _PERMUTE = torch.ops.aten.permute.default
 _CONVERT = torch.ops.prims.convert_element_type.default
 _RESHAPE = torch.ops.aten.reshape.default
+_SLICE = torch.ops.aten.slice.Tensor
 # What reads a tensor's memory by its strides, whatever they are.
 _LAYOUT_READERS = (
     torch.ops.aten.as_strided.default,
@@ -91,7 +92,7 @@ class Rewriter:
 
     def finish(self) -> None:
         """Erases what only reshapes and is not read now, sorts the graph and checks it."""
-        for target in (_PERMUTE, _CONVERT, _RESHAPE):
+        for target in (_PERMUTE, _CONVERT, _RESHAPE, _SLICE):
             for node in self._graph.find_nodes(op="call_function", target=target):
                 if not node.users:
                     self._graph.erase_node(node)
