@@ -142,7 +142,8 @@ def _merge(reports: Sequence[GraphReport], name: str, phase: str, options: Optio
                     for node in items
                 )
             joined[field] += items
-    return GraphReport(name, phase, **joined, expected=options.expect)
+    disabled = tuple(sorted(options.disable))
+    return GraphReport(name, phase, **joined, expected=options.expect, disabled=disabled)
 
 
 def explain(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Report:

@@ -59,13 +59,34 @@ def check_totals(graphs: Sequence[GraphReport]) -> None:
 def _unmet(what: str, expected: Expectation, found: int, report: Report) -> str:
     graphs = ", ".join(graph.name for graph in report.graphs)
     name, _, wanted = str(expected).rpartition(": ")
-    if found > expected.high:
-        advice = "Change the number"
-    elif report.rejected:
-        advice = "Read the refusals below, or change the number"
-    else:
-        advice = f"Nothing else looked like {expected.kind}: change the model or the number"
     return (
         f"{what}: wrong number of fusions; got {found} of {name} in graph {graphs}, expected "
-        f"{wanted}. {advice}.\n\n{report}"
+        f"{wanted}. {_advice(expected, found, report)}.\n\n{report}"
     )
+
+
+def _advice(expected: Expectation, found: int, report: Report) -> str:
+    """What to do about another number of fusions than was expected."""
+    kind, is_missing = expected.kind, found < expected.low
+    if is_missing and any(kind in graph.disabled for graph in report.graphs):
+        return f"{kind} is disabled: take it out of disable, or change the number"
+    others = [
+        f"{number} fused as {other}"
+        for other, number in report.counts.items()
+        if is_missing and other != kind and _family(other) == _family(kind)
+    ]
+    steps = []
+    if others:
+        those = "that kind" if len(others) == 1 else "those kinds"
+        steps.append(f"{' and '.join(others)}: expect {those}")
+    telling = (_family(kind), "pass")
+    if any(item.is_note or _family(item.kind) in telling for item in report.rejected):
+        steps.append("read the refusals below" if steps else "Read the refusals below")
+    if is_missing and not steps:
+        return f"Nothing else looked like {kind}: change the model or the number"
+    return ", or ".join([*steps, "change the number" if steps else "Change the number"])
+
+
+def _family(kind: str) -> str:
+    """`rms_norm` for every kind with a norm in it, and so on; a note's kind as it is."""
+    return kind.removeprefix("add_").removesuffix("_quant")

@@ -114,6 +114,7 @@ class FusionPass(inductor.CustomGraphPass):
             before=mark_fusions(before, result.regions, result.fused),
             after=mark_fusions(snapshot(gm), [(name,) for name in result.calls], result.fused),
             expected=self.options.expect,
+            disabled=tuple(sorted(self.options.disable)),
             tuned=tune_graph(graph) if self.options.measure else (),
         )
         if collector is None:

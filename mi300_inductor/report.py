@@ -125,6 +125,7 @@ class GraphReport:
         before: The graph the pass was given.
         after: The graph it left.
         expected: The contracts this graph was held to.
+        disabled: The kinds that were left to Inductor.
         cached: Whether Inductor's cache had the compiled graph, so that the report was read back.
         tuned: The matmuls' plans, where they were to be measured.
     """
@@ -136,6 +137,7 @@ class GraphReport:
     before: tuple[GraphNode, ...] = ()
     after: tuple[GraphNode, ...] = ()
     expected: tuple[Expectation, ...] = ()
+    disabled: tuple[str, ...] = ()
     cached: bool = False
     tuned: tuple[TunedGemm, ...] = ()
 
@@ -153,6 +155,7 @@ class GraphReport:
             "before": tuple(_from_dict(GraphNode, item) for item in data["before"]),
             "after": tuple(_from_dict(GraphNode, item) for item in data["after"]),
             "expected": tuple(_from_dict(Expectation, item) for item in data["expected"]),
+            "disabled": tuple(data["disabled"]),
             "tuned": tuple(
                 TunedGemm(**{**item, "matmul": _from_dict(GemmClass, item["matmul"])})
                 for item in data["tuned"]

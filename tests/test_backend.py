@@ -8,9 +8,11 @@ from torch._inductor import config
 
 import mi300_inductor as mi
 from mi300_inductor import fusion_pass
-from mi300_inductor.contract import ContractError
+from mi300_inductor.contract import ContractError, check_graph
 from mi300_inductor.numerics import NumericsError
 from mi300_inductor.numerics_check import Check
+from mi300_inductor.options import Options
+from mi300_inductor.report import Fusion, GraphReport, Rejection
 
 from .norm_models import HIDDEN, ROWS, Broken, Norm, Swapped, assert_close, inputs, run
 
@@ -135,6 +137,42 @@ def test_unmet_expectation_raises_with_the_table(expect, words):
     )
     assert words in text
     assert "return self.weight * wide.to(x.dtype)" in text
+
+
+@pytest.mark.parametrize(
+    ("expect", "disable", "advice"),
+    [
+        (
+            {"rms_norm": 1},
+            ["rms_norm"],
+            "expected 1. rms_norm is disabled: take it out of disable, or change the number.",
+        ),
+        (
+            {"rms_norm_quant": (1, 2)},
+            [],
+            "expected 1 to 2. 1 fused as rms_norm: expect that kind, or change the number.",
+        ),
+    ],
+)
+def test_unmet_expectation_says_where_the_fusions_are(expect, disable, advice):
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed) as error:
+        run(Norm(), inputs(), expect=expect, disable=disable)
+    assert advice in str(error.value)
+
+
+def test_an_unmet_total_names_the_disabled_kind():
+    options = {"expect": {"total:rms_norm": 1}, "disable": ["rms_norm"]}
+    with pytest.raises(ContractError, match="rms_norm is disabled: take it out of disable"):
+        mi.explain(torch.compile(Norm(), backend="mi300", options=options), inputs())
+
+
+def test_too_many_fusions_of_one_kind_may_be_lost_ones_of_another():
+    found = Fusion("rms_norm", (), "", (), (), "", (), 0, 0, 0, 0)
+    lost = Rejection("rms_norm_quant", "q", "two scales", "", "use one")
+    report = GraphReport("0", "inference", (found, found), (lost,))
+    options = Options.parse(options={"expect": {"rms_norm": 1}})
+    with pytest.raises(ContractError, match="Read the refusals below, or change the number"):
+        check_graph(report, options)
 
 
 def test_unmet_expectation_points_to_the_refusals_where_there_are_some():
