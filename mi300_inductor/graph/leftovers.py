@@ -20,8 +20,10 @@ from mi300_inductor.op_schemas import MAX_SCALES
 ALONE = "quant"
 # Kind of the refusal of another operation, of which there is no fusion: a sigmoid gate, say.
 UNSUPPORTED = "unsupported"
-# Operations between a value and its FP8 cast that only scale and clamp it.
-_SCALING = ("to_fp8", "cast", "view", "min", "max", "mul", "div")
+# Operations between a value and its FP8 cast that only scale and then clamp it.
+_CONVERTING = ("to_fp8", "cast", "view")
+_CLAMPING = ("min", "max")
+_SCALING = ("mul", "div")
 
 
 def refuse_leftovers(
@@ -66,13 +68,18 @@ def kind_of_quantisation(root: Term, plan: Plan, producers: Mapping[Term, Produc
 
 
 def _scaled_values(term: Term) -> Iterator[Term]:
-    """What a cast to FP8 may be the quantisation of: the values behind scaling and clamping."""
+    """What a cast to FP8 may be the quantisation of: the values behind clamping and scaling."""
+    allowed: tuple[str, ...] = (*_CONVERTING, *_CLAMPING, *_SCALING)
     while True:
         yield term
-        if term.op not in _SCALING or not term.args:
+        if term.op not in allowed or not term.args:
             return
-        wide = [a for a in term.args if not operand_classes(a, term) & {"scalar", "row"}]
-        term = wide[0] if len(term.args) == 2 and len(wide) == 1 else term.args[0]
+        if term.op in _SCALING:
+            allowed = (*_CONVERTING, *_SCALING)
+        full = [a for a in term.args if "full" in operand_classes(a, term)]
+        if len(full) > 1:  # a product of two values, of which none is a scale
+            return
+        term = full[0] if len(full) == 1 else term.args[0]
 
 
 def _left_out(fact: Quantize, taken: Sequence[Reader], readers: Sequence[Reader]) -> Refusal:

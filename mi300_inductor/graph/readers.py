@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import fx
 
+from mi300_inductor.graph.between import stands_between
 from mi300_inductor.graph.meaning import DynamicScale, Quantize, Refusal, RmsNorm, SiluMul
 from mi300_inductor.graph.recognise import Recognition, furthest_failure
 from mi300_inductor.graph.term import (
@@ -86,7 +85,7 @@ def read_by(
         return (
             recognition.refused.get(fact.root)
             or _other_scale(fact.y, producers)
-            or _moved(source_of_value(fact.y), producers)
+            or stands_between(source_of_value(fact.y), producers)
             or Refusal(
                 "the quantised value is not the result of an RMSNorm or of SiLU*mul, so there is "
                 "no kernel to merge it into",
@@ -140,8 +139,9 @@ def _other_scale(y: Term, producers: Mapping[Term, Producer]) -> Refusal | None:
     if scaled.op not in ("mul", "div"):
         return None
     for value, scale in (scaled.args, scaled.args[::-1]):
-        if source_of_value(value) in producers:
-            if operand_classes(scale, scaled) & {"scalar", "row"}:
+        classes = operand_classes(scale, scaled)
+        if source_of_value(value) in producers and "full" not in classes:
+            if classes & {"scalar", "row"}:
                 return Refusal(
                     f"the result of the norm or activation is multiplied or divided by "
                     f"{describe(scale)} before it is scaled",
@@ -153,44 +153,6 @@ def _other_scale(y: Term, producers: Mapping[Term, Producer]) -> Refusal | None:
                 f"{_WANTED}.",
             )
     return None
-
-
-def _moved(value: Term, producers: Mapping[Term, Producer]) -> Refusal | None:
-    """Says that the quantisation reads a norm's or an activation's result in another order."""
-    results = {node for root in producers for node in root.nodes}
-    node: Any = value.node if value.nodes else None
-    between: list[fx.Node] = []
-    while isinstance(node, fx.Node) and node not in results:
-        if node.target in _MOVES:
-            between.append(node)
-        elif node.target not in _SAME_ORDER:
-            return None
-        node = node.args[0]
-    if not between or not isinstance(node, fx.Node):
-        return None
-    moves = ", ".join(f"{_MOVES[move.target]} ({move.name})" for move in reversed(between))
-    return Refusal(
-        f"between the result of the norm or activation and its quantisation stands {moves}",
-        "Move it behind the quantisation, or before the norm or activation.",
-    )
-
-
-_MOVES: dict[Any, str] = {
-    torch.ops.aten.permute.default: "a transposition",
-    torch.ops.aten.slice.Tensor: "a slice",
-    torch.ops.aten.select.int: "a selection",
-    torch.ops.aten.expand.default: "an expansion",
-    torch.ops.aten.index_select.default: "a selection",
-    torch.ops.aten.index.Tensor: "an indexing",
-}
-_SAME_ORDER = (
-    torch.ops.prims.convert_element_type.default,
-    torch.ops.aten.reshape.default,
-    torch.ops.aten.view.default,
-    torch.ops.aten.unsqueeze.default,
-    torch.ops.aten.squeeze.dim,
-    torch.ops.aten.clone.default,
-)
 
 
 def _views(y: Term) -> Iterator[Term]:
