@@ -19,6 +19,7 @@ from mi300_inductor.graph.term import (
     HALF_DTYPES,
     Term,
     held_dtype,
+    operand_classes,
     strip,
 )
 from mi300_inductor.graph.words import describe
@@ -135,13 +136,29 @@ def _rounded_early(term: Term, use: Term | None) -> Refusal:
 def _is_anchor(term: Term) -> bool:
     """The smallest product of a sigmoid with something else than its own argument.
 
-    That is a SiLU times something, in whatever order, or a sigmoid gate.
+    That is a SiLU times something, in whatever order, or a sigmoid gate. So is the product with a
+    SiLU that is clamped.
     """
-    if term.op == "glu":
+    if term.op == "glu" or _clamp_of_silu(term) is not None:
         return True
     if term.op not in ("mul", "div") or not _has_others(term):
         return False
     return not any(_has_others(strip(operand)) for operand in term.args)
+
+
+def _clamp_of_silu(term: Term) -> Term | None:
+    """The clamp between a SiLU and its product with something else."""
+    if term.op != "mul" or any("full" not in operand_classes(a, term) for a in term.args):
+        return None
+    for operand in map(strip, term.args):
+        inner = operand
+        while inner.op in ("min", "max") and inner.args[1].is_const:
+            inner = strip(inner.args[0])
+        if inner is not operand:
+            factors, sigmoids = _factors(inner)
+            if factors == [gate for _, gate in sigmoids]:
+                return operand
+    return None
 
 
 def _has_others(term: Term) -> bool:
@@ -211,6 +228,14 @@ def _explain(anchor: Term) -> Refusal | None:
             _NO_SILU,
             is_unsupported=True,
         )
+    clamp = _clamp_of_silu(anchor)
+    if clamp is not None:
+        return Refusal(
+            f"the SiLU has a bound, {describe(clamp)}, before it is multiplied by up",
+            "Clamp gate instead if that is meant: silu(gate.clamp(max=limit)) * up. A clamp behind "
+            "the SiLU is not a kind of this backend; Inductor compiles it.",
+            is_unsupported=True,
+        )
     factors, sigmoids = _factors(anchor)
     for sigmoid, gate in sigmoids:
         if gate not in factors:
@@ -225,8 +250,9 @@ def _explain(anchor: Term) -> Refusal | None:
     if any(strip(operand) in factors for operand in gate.args):
         return Refusal(
             f"the sigmoid is of {describe(gate)}, expected of gate itself",
-            "Use torch.nn.functional.silu. Other activations (a quick GELU, say) are not a kind of "
-            "this backend; Inductor compiles them.",
+            "Use torch.nn.functional.silu(gate) * up if that is meant. Other activations (a quick "
+            "GELU, or GPT-OSS's SwiGLU with its alpha) are not a kind of this backend; Inductor "
+            "compiles them.",
             is_unsupported=True,
         )
     return Refusal(

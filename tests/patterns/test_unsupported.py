@@ -27,6 +27,15 @@ def layer_norm(x, y, w):
     return h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6)
 
 
+def clamped_gate_with_alpha(x, y, w):
+    gate, up = x.clamp(max=7.0), y.clamp(-7.0, 7.0)
+    return (up + 1) * (gate * torch.sigmoid(1.702 * gate))
+
+
+def clamped_silu(x, y, w):
+    return functional.silu(x).clamp(max=7.0) * y.clamp(-7.0, 7.0)
+
+
 NOTES = [
     (lambda x, y, w: functional.glu(x), "glu multiplies by the sigmoid of gate", "silu(gate)"),
     (lambda x, y, w: functional.glu(x.float(), 0), "by the sigmoid of gate alone", "silu(gate)"),
@@ -34,6 +43,8 @@ NOTES = [
     (lambda x, y, w: torch.sigmoid(y[:, :1]) * x, GATE, "silu(gate) * up if that is meant"),
     (lambda x, y, w: x.float() / (1 + torch.exp(-y.float())), GATE, "Inductor compiles it"),
     (lambda x, y, w: x * torch.sigmoid(1.702 * x), "the sigmoid is of a multiplication", "GELU"),
+    (clamped_gate_with_alpha, "the sigmoid is of a multiplication", "GPT-OSS's SwiGLU"),
+    (clamped_silu, "the SiLU has a bound, an upper bound (", "silu(gate.clamp(max=limit)) * up"),
     (lambda x, y, w: functional.normalize(x, dim=-1), L2, "If an RMSNorm is meant"),
     (lambda x, y, w: functional.normalize(x.float(), dim=-1) * w, L2, "If an RMSNorm is meant"),
     (lambda x, y, w: x.float() / x.float().norm(dim=-1, keepdim=True), L2, "Inductor compiles it"),
@@ -66,6 +77,15 @@ def test_the_hint_for_sums_leads_to_a_norm():
     x = fresh(ROWS, HIDDEN)
     assert run(lambda x: model(x, False), x).reasons == [f"unsupported: {L2}"]
     assert run(lambda x: model(x, True), x).kinds == ["rms_norm"]
+
+
+def test_the_hint_for_a_clamped_silu_leads_to_the_fusion():
+    def model(x, y):
+        return functional.silu(x.clamp(max=7.0)) * y.clamp(-7.0, 7.0)
+
+    made = run(model, fresh(ROWS, HIDDEN), fresh(ROWS, HIDDEN))
+    assert made.kinds == ["silu_mul"] and not made.rejected
+    check_same(made.got, made.want)
 
 
 WIDE_MATMULS = {
