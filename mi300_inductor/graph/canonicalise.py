@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from mi300_inductor.graph import cast_forms, matmul_forms
+from mi300_inductor.graph import cast_forms, matmul_forms, reduction_forms
 from mi300_inductor.graph.forms import FORMS
 from mi300_inductor.graph.term import Dim, Term
 from mi300_inductor.inductor import outside_fake_mode
 
 # These have put the forms of their operations into FORMS when they were imported.
-FORM_FILES = (cast_forms, matmul_forms)
+FORM_FILES = (cast_forms, matmul_forms, reduction_forms)
 
 
 def writes(node: fx.Node) -> bool:

@@ -2,14 +2,13 @@
 
 Forms that mean the same become the same term: `square`, `x * x` and `pow(x, 2)`; `sum / n` and
 `mean`; `1 / sqrt(v)`, `pow(v, -0.5)` and `rsqrt`; a `full` tensor and a number. Nothing is merged
-that rounds differently: `x / s` stays a division. Casts and clamps are in `cast_forms.py`, matmuls
-in `matmul_forms.py`.
+that rounds differently: `x / s` stays a division. Casts and clamps are in `cast_forms.py`,
+reductions in `reduction_forms.py`, matmuls in `matmul_forms.py`.
 """
 
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from mi300_inductor.graph.term import (
     rounded_number,
     same_dim,
     same_shape,
+    strip_widening,
 )
 
 if TYPE_CHECKING:
@@ -45,13 +45,6 @@ def handles(*targets: Any) -> Callable[[Handler], Handler]:
         return handler
 
     return register
-
-
-def _last_dim_only(term: Term, dims: Any) -> bool:
-    dims = [dims] if isinstance(dims, int) else dims
-    if not isinstance(dims, (list, tuple)) or len(dims) != 1 or not term.shape:
-        return False
-    return bool(dims[0] in (-1, len(term.shape) - 1))
 
 
 def _is(term: Term, value: float) -> bool:
@@ -132,7 +125,7 @@ def _add(build: Canonicaliser, node: fx.Node) -> Term | None:
         return build.like(node, "sub", left, right)
     if is_sub or alpha != 1:
         right = build.const((-alpha if is_sub else alpha) * right.value)
-    if _is(right, 0.0):
+    if _is(right, 0.0) and strip_widening(left).op != "mean":
         return None
     return build.like(node, "add", left, right)
 
@@ -184,10 +177,12 @@ def _pow(build: Canonicaliser, node: fx.Node) -> Term | None:
 
 
 def _reciprocal_of(build: Canonicaliser, node: fx.Node, source: Term, name: str) -> Term:
-    if name != "reciprocal":
+    if name == "rsqrt":
+        return build.like(node, name, _shifted(build, node, source))
+    if name == "sqrt":
         return build.like(node, name, source)
     if source.op == "sqrt" and source.dtype == torch.float32:
-        return build.like(node, "rsqrt", source.args[0])
+        return build.like(node, "rsqrt", _shifted(build, node, source.args[0]))
     if source.op == "add" and source.dtype == torch.float32:
         exponential, one = source.args
         if one.op == "exp":
@@ -199,6 +194,18 @@ def _reciprocal_of(build: Canonicaliser, node: fx.Node, source: Term, name: str)
     return build.like(node, "div", build.const(1.0), source)
 
 
+def _shifted(build: Canonicaliser, node: fx.Node, value: Term) -> Term:
+    """A mean below a root with an eps: zero where the graph adds none."""
+    if strip_widening(value).op != "mean":
+        return value
+    return build.step(node, "add", value, build.const(0.0), of=value)
+
+
+@handles(aten.rsqrt.default)
+def _rsqrt(build: Canonicaliser, node: fx.Node) -> Term:
+    return _reciprocal_of(build, node, build.term(node.args[0]), "rsqrt")
+
+
 @handles(aten.reciprocal.default)
 def _reciprocal(build: Canonicaliser, node: fx.Node) -> Term:
     return _reciprocal_of(build, node, build.term(node.args[0]), "reciprocal")
@@ -206,7 +213,6 @@ def _reciprocal(build: Canonicaliser, node: fx.Node) -> Term:
 
 @handles(
     aten.sqrt.default,
-    aten.rsqrt.default,
     aten.exp.default,
     aten.sigmoid.default,
     aten.glu.default,
@@ -223,7 +229,8 @@ def _div(build: Canonicaliser, node: fx.Node) -> Term:
     if _is(left, 1.0):
         return _reciprocal_of(build, node, right, "reciprocal")
     if right.op == "sqrt" and right.dtype == torch.float32:
-        return build.like(node, "mul", left, build.step(node, "rsqrt", *right.args, of=right))
+        shifted = _shifted(build, node, right.args[0])
+        return build.like(node, "mul", left, build.step(node, "rsqrt", shifted, of=right))
     total = _summed(left)
     divisor = right.value if right.is_const else node.args[1]
     if total is not None and _is_size(divisor, total.args[0].shape[-1]):
@@ -246,48 +253,3 @@ def _is_size(value: Any, dim: Dim) -> bool:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return isinstance(value, int | torch.SymInt) and same_dim(value, dim)
-
-
-@handles(aten.mean.dim)
-def _mean(build: Canonicaliser, node: fx.Node) -> Term | None:
-    source = build.tensor(node.args[0])
-    if not _last_dim_only(source, node.args[1]):
-        return build.like(node, "mean_other", source, attrs=(str(node.args[1]),))
-    return build.like(node, "mean", source)
-
-
-@handles(aten.sum.dim_IntList, aten.sum.default)
-def _sum(build: Canonicaliser, node: fx.Node) -> Term | None:
-    source = build.tensor(node.args[0])
-    dims = argument(node, 1, "dim") or range(len(source.shape))
-    if not _last_dim_only(source, list(dims)):
-        return build.like(
-            node, "sum_other", source, attrs=tuple(d % len(source.shape) for d in dims)
-        )
-    return build.like(node, "sum", source, attrs=("last",))
-
-
-@handles(aten.amax.default)
-def _amax(build: Canonicaliser, node: fx.Node) -> Term | None:
-    source = build.tensor(node.args[0])
-    dims = argument(node, 1, "dim", ())
-    if _last_dim_only(source, dims):
-        return build.like(node, "amax", source, attrs=("last",))
-    if len(dims) in (0, len(source.shape)):
-        return build.like(node, "amax", source, attrs=("all",))
-    return None
-
-
-@handles(aten.max.default)
-def _max_all(build: Canonicaliser, node: fx.Node) -> Term:
-    return build.like(node, "amax", build.tensor(node.args[0]), attrs=("all",))
-
-
-@handles(operator.getitem)
-def _getitem(build: Canonicaliser, node: fx.Node) -> Term | None:
-    producer, index = node.args
-    if isinstance(producer, fx.Node) and producer.target is aten.max.dim and index == 0:
-        source = build.tensor(producer.args[0])
-        if _last_dim_only(source, producer.args[1]):
-            return build.like(node, "amax", source, attrs=("last",))
-    return None

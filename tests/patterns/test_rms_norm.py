@@ -149,3 +149,48 @@ def test_every_spelling_fuses_once(spelling, dtype, eps):
     assert made.kinds == ["rms_norm"], made.reasons
     assert not made.rejected
     check_same(made.got, made.want, lost=dtype)
+
+
+def rsqrt_alone(x, w):
+    h = x.float()
+    return w * (h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True))).to(x.dtype)
+
+
+def sum_over_n_alone(x, w):
+    h = x.float()
+    return (h * torch.rsqrt(h.pow(2).sum(-1, keepdim=True) / x.shape[-1]) * w.float()).to(x.dtype)
+
+
+def sqrt_alone(x, w):
+    h = x.float()
+    return w * (h / h.square().mean(-1, keepdim=True).sqrt()).to(x.dtype)
+
+
+def reciprocal_alone(x, w):
+    h = x.float()
+    return (h * (1 / (h * h).mean(-1, keepdim=True).sqrt()) * (1 + w.float())).to(x.dtype)
+
+
+def no_keepdim_alone(x, w):
+    h = x.float()
+    return w * (h * h.pow(2).mean(-1).pow(-0.5)[..., None]).to(x.dtype)
+
+
+def zero_added(x, w):
+    return functional.rms_norm(x, (HIDDEN,), w, 0.0)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(
+    "spelling",
+    [rsqrt_alone, sum_over_n_alone, sqrt_alone, reciprocal_alone, no_keepdim_alone, zero_added],
+    ids=lambda f: f.__name__,
+)
+def test_a_norm_without_eps_is_one_with_an_eps_of_zero(spelling, dtype):
+    x = fresh(ROWS, HIDDEN, dtype=dtype, special=True)
+    x[5] = 0.0  # NaN in eager, and no error
+    made = run(spelling, x, fresh(HIDDEN, dtype=dtype))
+    assert made.kinds == ["rms_norm"] and not made.rejected, made.reasons
+    assert "eps=0.0" in made.fused[0].op
+    assert made.got[5].isnan().all()
+    check_same(made.got, made.want, lost=dtype)
