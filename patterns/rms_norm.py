@@ -8,6 +8,8 @@ from the graph and becomes a parameter.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -159,7 +161,7 @@ def _explain(anchor: Term) -> Refusal | None:
     reduction = _reduction(anchor)
     assert reduction is not None
     path = _path(anchor, reduction)
-    if reduction.op == "sum" and not any(map(_is_multiple, path)):
+    if reduction.op == "sum" and not any(strip(use).op in ("mul", "div") for use in path):
         return Refusal(
             "the squares are summed, not averaged, so this is an L2 normalisation",
             "If an RMSNorm is meant, write it as x.float() * rsqrt(mean(x.float()**2, -1, "
@@ -167,6 +169,9 @@ def _explain(anchor: Term) -> Refusal | None:
             "Inductor compiles it.",
             is_unsupported=True,
         )
+    scaled = _scaled_squares(path, reduction)
+    if scaled is not None:
+        return scaled
     if anchor.op == "add":
         return Refusal(
             "eps is added outside the square root",
@@ -183,6 +188,12 @@ def _explain(anchor: Term) -> Refusal | None:
             f"the mean of squares is over dimensions {reduction.attrs[0]} of "
             f"{len(reduction.args[0].shape)}, expected the last one alone",
             "Reshape so that the normalised values are the last dimension: mean(-1, keepdim=True).",
+        )
+    if anchor.op == "div" and strip(anchor.args[1]).op in ("mul", "div"):
+        return Refusal(
+            f"x is divided by a multiple of the root of its squares, {describe(anchor.args[1])}",
+            "Write it as x.float() * rsqrt(mean(x.float()**2, -1, keepdim=True) + eps) * weight, "
+            "with any other factor in the weight; eps may be 0.0.",
         )
     shifted = strip(anchor.args[0]) if anchor.op == "rsqrt" else anchor
     if shifted.op == "weighted_add":
@@ -220,10 +231,40 @@ def _path(term: Term, target: Term, depth: int = 6) -> list[Term]:
     return []
 
 
-def _is_multiple(use: Term) -> bool:
-    """Whether a value is multiplied or divided by a number."""
-    term = strip(use)
-    return term.op in ("mul", "div") and any(operand.is_const for operand in term.args)
+def _scaled_squares(path: list[Term], reduction: Term) -> Refusal | None:
+    """What is wrong with a factor of the mean of squares, or with a sum that is not averaged."""
+    steps = [strip(use) for use in path[:-1]]  # from the root to the squares; last the reduction
+    roots = [index for index, step in enumerate(steps) if step.op == "sqrt"]
+    steps = steps[roots[-1] + 1 :] if roots else steps
+    scaling = steps[-1] if steps else reduction
+    if len(steps) == 2 and scaling.op == "add" and steps[0].op in ("mul", "div"):
+        return Refusal(
+            f"eps is added to the {reduction.op[:4]} of squares before {describe(steps[0])}",
+            "Add eps to the mean itself, last: rsqrt(x.float().pow(2).mean(-1, keepdim=True) + "
+            "eps).",
+        )
+    if reduction.op == "mean_other" or scaling.op not in ("mul", "div"):
+        return None
+    factor = next(a for a in scaling.args if strip(a) is not reduction)
+    number = f"{factor.value:g}" if factor.is_const else describe(factor)
+    done = f"{'divided' if scaling.op == 'div' else 'multiplied'} by {number}"
+    if reduction.op == "mean":
+        return Refusal(
+            f"the mean of squares is {done}, expected the mean itself",
+            "Leave this factor c out: rsqrt(c * mean + eps) is rsqrt(mean + eps / c) / sqrt(c), so "
+            "use eps / c, and divide the weight by sqrt(c).",
+        )
+    hidden = reduction.args[0].shape[-1]
+    if factor.is_const and isinstance(hidden, int):
+        size = factor.value if scaling.op == "div" else 1 / (factor.value or math.inf)
+        if math.isclose(size, hidden, rel_tol=1e-7):
+            return None  # rounded on the way, or it would be a mean
+    wanted = f"{'' if scaling.op == 'div' else '1 / '}{hidden}"
+    return Refusal(
+        f"the sum of squares is {done}, expected {wanted}, the size of the last dimension",
+        "Write x.float().pow(2).mean(-1, keepdim=True), or divide by x.shape[-1]. If sum / c with "
+        "another c is meant: n = x.shape[-1], eps * c / n, and weight * sqrt(c / n).",
+    )
 
 
 def _is_square(term: Term) -> bool:

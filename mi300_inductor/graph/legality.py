@@ -16,6 +16,7 @@ from mi300_inductor.graph.meaning import Refusal
 from mi300_inductor.graph.region import Region
 from mi300_inductor.graph.term import strip, strip_widening
 from mi300_inductor.graph.words import in_words
+from mi300_inductor.report_graph import short_source, source_line
 
 # Put by torch.export behind casts; it only compares dtypes and devices, which stay as they are.
 CHECK = torch.ops.aten._assert_tensor_metadata.default
@@ -110,21 +111,28 @@ class Legality:
                     "Write it as h * (1 + weight) instead of h + h * weight, with 1 + weight in "
                     "float32.",
                 )
+            inside = f"{node.name}, {self._value_in_words(node)} inside the fusion,"
             if user.op != "output":
+                line = short_source(source_line(user.meta.get("stack_trace") or ""))
                 return Refusal(
-                    f"{node.name}, a value inside the fusion, is also used by {user.name}",
-                    "Use the input or the result of the fused part there instead.",
+                    f"{inside} is also used by {user.name}{f' ({line})' if line else ''}",
+                    "A kernel gives out its result alone: in that line use the result or the input "
+                    "of the fused part, or compute the value there a second time.",
                 )
             if self._is_training:
                 return Refusal(
-                    f"{node.name}, a value inside the fusion, is saved for backward",
+                    f"{inside} is saved for backward",
                     "Use torch.no_grad() (or torch.inference_mode()) if no gradient is needed.",
                 )
             return Refusal(
-                f"{node.name}, a value inside the fusion, is a result of the graph",
-                "Do not return this value.",
+                f"{inside} is a result of the graph",
+                "Do not return this value, or compute it a second time for that.",
             )
         return None
+
+    def _value_in_words(self, node: fx.Node) -> str:
+        words = in_words(self._canonical.term(node))
+        return words if words.startswith("a") else "a value"
 
     def _is_sum_of_both(self, user: fx.Node, inner: fx.Node, region: Region) -> bool:
         """Whether a value inside a norm is added to its result, as in h + h * weight."""
