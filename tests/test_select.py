@@ -60,6 +60,23 @@ def test_it_stays_where_it_wins_or_draws_for_some_size() -> None:
     assert run(read_sum, 8192, 1024).kinds == ["add_rms_norm"]
 
 
+def gate(gate: Tensor, up: Tensor, scale: Tensor) -> Tensor:
+    limit = torch.finfo(torch.float8_e4m3fn).max
+    y = torch.nn.functional.silu(gate) * up
+    return (y.float() / scale).clamp(-limit, limit).to(torch.float8_e4m3fn)
+
+
+@pytest.mark.usefixtures("on_gpu")
+@pytest.mark.parametrize("rows", [1, 4, 2048])
+@pytest.mark.parametrize("hidden", [1024, 14336])
+def test_a_shorter_launch_counts(rows: int, hidden: int) -> None:
+    """Few rows of an activation are hardly more than a launch, and ours is a dependent one."""
+    inputs = [engine.fresh(rows, hidden) for _ in range(2)]
+    done = engine.run(gate, *inputs, torch.tensor(0.02))
+    assert done.kinds == ["silu_mul_quant"]
+    assert not done.rejected
+
+
 def test_sizes_are_those_that_the_graph_admits() -> None:
     """At least 2 rows: 0 and 1 are graphs of their own."""
     seen: list[Any] = []

@@ -140,9 +140,7 @@ def refuse(region: Region, spent: Cost) -> Refusal | None:
         if spent.launches_after < spent.launches_before:
             return None
         before, after = total(spent.before, spec, sizes), total(spent.after, spec, sizes)
-        if before.total == before.launch:
-            return None  # no rows: nothing to lose
-        best = min(best, (after.total - after.launch) / (before.total - before.launch))
+        best = min(best, after.total / before.total)
     if best <= TOLERANCE:
         return None
     return Refusal(
