@@ -199,14 +199,14 @@ def outside_fake_mode() -> AbstractContextManager[None]:
     return context
 
 
-def compile_plain(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+def compile_plain(gm: fx.GraphModule, inputs: Sequence[Any], **config: bool) -> Callable[..., Any]:
     """Inductor's code for a module, without our passes; inside another compilation, too."""
     compile_fx = _private("torch._inductor.compile_fx", "compile_fx")
     tracing = _private("torch._guards", "tracing")
-    patches = dict.fromkeys(PASS_HOOKS) | {"emulate_precision_casts": True}
+    patches = dict.fromkeys(PASS_HOOKS) | {"emulate_precision_casts": True} | config
     patches["triton.cudagraphs"] = False
     with tracing(None), torch.no_grad():
-        compiled: Callable[..., Any] = compile_fx(gm, list(example_inputs), config_patches=patches)
+        compiled: Callable[..., Any] = compile_fx(gm, list(inputs), config_patches=patches)
     return compiled
 
 

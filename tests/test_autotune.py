@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import mi300_inductor as mi
-from mi300_inductor import build
+from mi300_inductor import build, inductor
 from mi300_inductor.options import Options
 
 BF16 = torch.bfloat16
@@ -138,6 +138,22 @@ def test_whatever_goes_wrong_the_model_is_compiled(
     assert "rms_norm" in caplog.text and "is not measured: the clock stands still" in caplog.text
 
 
+def test_where_templates_fail_the_library_is_measured(
+    clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used, plain = clock(0.5e-3), inductor.compile_plain
+
+    def without_templates(*args: Any, max_autotune: bool = True, **config: bool) -> Any:
+        if max_autotune:
+            raise AssertionError("a template takes no such scale")
+        return plain(*args, max_autotune=False, **config)
+
+    monkeypatch.setattr(inductor, "compile_plain", without_templates)
+    report = run(measure=True)
+    assert used.calls == 1
+    assert all(fusion.saving.endswith("measured 1e+03 -> 500 us") for fusion in report.fused)
+
+
 def test_every_operator_can_be_measured(clock: Any) -> None:
     """Static scales, two of them on one norm, residual adds, matmuls with and without addends."""
 
@@ -170,7 +186,7 @@ def test_every_operator_can_be_measured(clock: Any) -> None:
 SECOND = """
 import os
 import sys
-from mi300_inductor import build
+from mi300_inductor import build, inductor
 from tests.test_autotune import run
 build.load_kernels("CPU")
 os.environ["MI300_INDUCTOR_CACHE_DIR"] = sys.argv[1]
