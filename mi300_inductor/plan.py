@@ -14,7 +14,8 @@ Entry points, all with a one-dimensional grid and workgroup from `RowLaunch`:
     silu_mul_<bf16|fp16>_v<1|2>_<static|per_group>                      flat; static also without q
     silu_mul_<bf16|fp16>_v<1|2|4|8>_per_token                           rows in registers
     silu_mul_<bf16|fp16>_usual_w<2|4>_<plain|static|per_group>          sm_90: as models call it
-    silu_mul_<bf16|fp16>_usual_w4_per_token                             the same, few rows: clusters
+    silu_mul_<bf16|fp16>_usual_v<1|2|4>_per_token                       the same, rows in registers
+    silu_mul_<bf16|fp16>_usual_shared_v1_per_token                      the same, few rows: clusters
     rms_norm_any, silu_mul_any                                          everything else
     tensor_scale, tensor_quantize                                       behind a per-tensor scale
 """
@@ -65,10 +66,8 @@ _HOT_CODES = (
     *("inner_dtype", "sigmoid_dtype", "y_dtype", "q_dtype", "scaled_dtype"),
     *("quant", "scaling", "scale_form", "overflow", "norm_path", "target_path", "scale_count"),
 )
-_RARE_FLOATS = (
-    *("weight_offset", "clamp_min", "clamp_max"),
-    *("amax_min", "scale_min", "scale_const"),
-)
+_SCALE_FLOATS = ("scale_const", "scale_reciprocal", "amax_min", "scale_min")
+_RARE_FLOATS = ("weight_offset", "clamp_min", "clamp_max")
 _RARE_CODES = (
     *("is_scale_rounded", "first_dtype", "second_dtype"),
     *("weight_dtype", "sum_dtype", "residual_dtype"),
@@ -88,12 +87,13 @@ class RowArgs(ctypes.Structure):
         ("inverse_hidden", ctypes.c_float),
         ("eps", ctypes.c_float),
         ("scale", ctypes.c_void_p),
+        *((name, ctypes.c_float) for name in _SCALE_FLOATS),
         ("scales", ctypes.c_void_p * 4),
-        ("amax", ctypes.c_void_p),
         ("scale_stride", ctypes.c_longlong),
+        ("amax", ctypes.c_void_p),
         *((name, ctypes.c_float) for name in _RARE_FLOATS),
         *((name, ctypes.c_ubyte) for name in _RARE_CODES),
-        ("padding", ctypes.c_ubyte * 2),
+        ("padding", ctypes.c_ubyte * 6),
     ]
 
 

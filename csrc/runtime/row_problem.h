@@ -78,6 +78,12 @@ inline void settle_paths(RowArgs& args, const DeviceInfo& device) {
   if (args.scaled_dtype != Dtype::kF32) return;
   args.target_path =
       args.scaling == Scaling::kDiv ? TargetPath::kDivide : TargetPath::kMultiply;
+  // One bound is enough: a quotient that is not exact is below the other.
+  const bool is_moderate = args.scale_const >= 1.0f && args.scale_const <= 0x1p40f &&
+                           std::max(args.amax_min, args.scale_min) >= 0x1p-60f;
+  if (args.target_path == TargetPath::kDivide && args.scale_form == ScaleForm::kAmaxDiv && is_moderate) {
+    args.scale_reciprocal = 1.0f / args.scale_const;
+  }
 }
 
 // Whether the short kernels take it (sm_90: rms_norm_usual.h, silu_mul_usual.h). The vector kernels do.

@@ -14,6 +14,7 @@ from .test_rows_on_card import DEVICE, FN, on_card, poisoned_outputs  # noqa: F4
 QUANT_OPS = [name for name in ROW_OPS if "quant" in name]
 SCALES = (0.05, 1.0, -0.3, 1e-30, 3e38, 1e-42, 0.0, float("inf"), float("nan"))
 FORMS = (["amax_div", 448.0], ["div_amax", 448.0], ["amax_mul", 1 / 448], ["reciprocal_mul", 448.0])
+BOUNDS = ([1e-12, 0.0], [0.0, 1e-12], [0.0, 0.0])  # of amax and of the scale
 ROUNDED = tuple([f"{form}_rounded", const] for form, const in FORMS)
 
 
@@ -27,7 +28,7 @@ def model_args(op, rng, shape, dtype, group=-1, special=False, form=None):
         rounding = rng.choice([[0.0, dtype], [0.0, F32], [1.0, F32]])
         args += [values((shape[-1],), dtype), 1e-5, *rounding, dtype]
     if op.endswith("dynamic"):
-        args += [group, *(form or rng.choice(FORMS)), 1e-12, 0.0]
+        args += [group, *(form or rng.choice(FORMS)), *rng.choice(BOUNDS)]
     else:
         count = 1 if op.startswith("silu") else rng.randint(1, 4)
         args += [[torch.full((1,), rng.choice(SCALES)) for _ in range(count)]]
@@ -82,6 +83,20 @@ def test_every_scale_form(op, form, rng):
             got = named(op, getattr(OPS, op)(*args))
             y = got["y"] if return_y else plain(op, args)
             check_outputs(op, [*args[:-1], True], {**got, "y": y}, rng.drawn_seed)
+
+
+@pytest.mark.parametrize("bounds", BOUNDS, ids=str)
+@pytest.mark.parametrize("group", [-1, 64, 128])
+@pytest.mark.parametrize("rows", [9, 140])
+def test_scales_of_small_magnitudes_are_exact(rows, group, bounds, rng):
+    """From row to row smaller by a power of two, past every bound and into the subnormals."""
+    for dtype, exponent in ((BF16, -133), (F16, -24)):
+        gate, up = values((rows, 2048), dtype), values((rows, 2048), dtype)
+        up *= torch.linspace(0, exponent, rows).exp2().to(dtype)[:, None]
+        up[rows // 2] = 0
+        target = [FN, "div", F32, -448, 448, False]
+        args = [gate, up, None, dtype, dtype, group, "amax_div", 448.0, *bounds, *target]
+        check_without_y("silu_mul_quant_dynamic", on_card(args), rng.drawn_seed)
 
 
 @pytest.mark.parametrize("shape", [(1, 4096), (8, 16384), (40, 8192), (300, 2048)])

@@ -12,6 +12,37 @@
 
 namespace mi300 {
 
+// What a row's arguments come to.
+struct NormPlaces {
+  const char* first;
+  const char* second;
+  char* residual_out;
+  char* q;
+  float* scale;
+  float inverse_hidden, eps;
+
+  static MI300_DEVICE NormPlaces of(const RowArgs& args, i64 row, Quant quant) {
+    const u32 scales = quant == Quant::kPerGroup ? args.hidden >> __builtin_ctz(args.group) : 1;
+    return {(const char*)args.first + row * args.first_stride * 2,
+            (const char*)args.second + row * args.second_stride * 2,
+            (char*)args.residual_out + row * args.hidden * 2,
+            (char*)args.q + row * args.hidden,
+            args.scale + row * scales,
+            args.inverse_hidden,
+            args.eps};
+  }
+
+  MI300_DEVICE void keep(Ahead& ahead) {
+    first = ahead.keep(first);
+    second = ahead.keep(second);
+    residual_out = ahead.keep(residual_out);
+    q = ahead.keep(q);
+    scale = ahead.keep(scale);
+    inverse_hidden = ahead.keep(inverse_hidden);
+    eps = ahead.keep(eps);
+  }
+};
+
 // kIsShared: a row over a cluster of workgroups, else one each.
 template <Dtype kType, u32 kVec, Quant kQuant, bool kIsShared>
 struct UsualNorm {
@@ -24,6 +55,7 @@ struct UsualNorm {
   const RowTeam team;
   RowShare<kVec> share;
   const i64 row;
+  NormPlaces kept;  // worked out ahead of the data if rows are few
   U32x4 h[kVec];  // x, then the sum, then y
   U32x4 other[kVec];
   U32x4 weight[kVec];
@@ -32,11 +64,9 @@ struct UsualNorm {
     return kIsShared ? RowTeam::shared(args) : RowTeam::alone(args);
   }
 
-  MI300_DEVICE const char* first() const {
-    return (const char*)args.first + row * args.first_stride * 2;
-  }
-  MI300_DEVICE const char* second() const {
-    return (const char*)args.second + row * args.second_stride * 2;
+  MI300_DEVICE NormPlaces places() const {
+    if (kIsShared) return kept;
+    return NormPlaces::of(args, row, kQuant);
   }
 
   // What a long model has pushed out of the L2 by now. x is the work of the kernel ahead.
@@ -44,7 +74,7 @@ struct UsualNorm {
 #pragma unroll
     for (u32 v = 0; v < kVec; ++v) {
       prefetch((const char*)args.weight + share.offset(v));
-      if (args.second != nullptr) prefetch(second() + share.offset(v));
+      if (args.second != nullptr) prefetch(places().second + share.offset(v));
     }
     if (kQuant == Quant::kStatic && wave_index() == 0) prefetch(scale);
   }
@@ -53,8 +83,8 @@ struct UsualNorm {
   MI300_DEVICE float load_all(const float* scale) {
 #pragma unroll
     for (u32 v = 0; v < kVec; ++v) {
-      h[v] = load_row<U32x4>(first(), share.offset(v));
-      if (args.second != nullptr) other[v] = load_row<U32x4>(second(), share.offset(v));
+      h[v] = load_row<U32x4>(places().first, share.offset(v));
+      if (args.second != nullptr) other[v] = load_row<U32x4>(places().second, share.offset(v));
     }
     const float s = kQuant == Quant::kStatic ? load_here(scale) : 1.0f;
     if (!kIsLate) load_weight();
@@ -108,30 +138,29 @@ struct UsualNorm {
 #pragma unroll
     for (u32 v = 0; v < kVec; ++v) {
       const U32x2 codes = {code4(h[v].x, h[v].y), code4(h[v].z, h[v].w)};
-      share.store_row(args.q, start, v, codes);
+      share.store_row(places().q, start, v, codes);
     }
   }
 
   MI300_DEVICE void store_codes(i64 start, const Quantizer& quantizer) const {
 #pragma unroll
     for (u32 v = 0; v < kVec; ++v) {
-      share.store_row(args.q, start, v, quantizer.native_codes<kType>(args, h[v]));
+      share.store_row(places().q, start, v, quantizer.native_codes<kType>(args, h[v]));
     }
   }
 
   // `first`: of the first result's scale; `s`: this lane's scale.
   MI300_DEVICE void finish_static(const Quantizer& first, float s) const {
-    const i64 start = row * args.hidden;
     if (likely(args.target_path == TargetPath::kDivide && first.is_moderate<kType>())) {
-      store_codes(start, [&](u32 low, u32 high) { return first.quotient_codes4<kType>(low, high); });
+      store_codes(0, [&](u32 low, u32 high) { return first.quotient_codes4<kType>(low, high); });
       if (likely(args.scale_count == 1)) return;
     } else {
-      store_codes(start, first);
+      store_codes(0, first);
     }
     const Quantizer own = Quantizer::native(args, s);
 #pragma clang loop unroll(disable)
     for (u32 i = 1; i < args.scale_count; ++i) {
-      store_codes(i * args.scale_stride + start, of_lane(own, i));
+      store_codes(i * args.scale_stride, of_lane(own, i));
     }
   }
 
@@ -150,8 +179,8 @@ struct UsualNorm {
     const u32 maxima[1] = {team.receive(peak)};
     const bool is_writer = thread_index() == 0 && team.rank == 0;
     rule.quantize(args, maxima, words, [&](u32 v, float scale, const u32* codes) {
-      share.store_row(args.q, row * args.hidden, v, U32x2{codes[0], codes[1]});
-      if (v == 0 && is_writer) store<float>(args.scale, row, scale);
+      share.store_row(places().q, 0, v, U32x2{codes[0], codes[1]});
+      if (v == 0 && is_writer) store<float>(places().scale, 0, scale);
     });
   }
 
@@ -165,8 +194,17 @@ struct UsualNorm {
     const u32 lane = lane_index();
     const float* scale = static_scale(args, lane < args.scale_count ? lane : 0);
     ScaleRule<kType> rule = {};
-    if (kHasRule && !kIsLate) rule = ScaleRule<kType>::of(args);
+    Ahead ahead;
+    if (kIsShared) {
+      kept = NormPlaces::of(args, row, kQuant);
+      kept.keep(ahead);
+    }
+    if (kHasRule && !kIsLate) {
+      rule = ScaleRule<kType>::of(args);
+      rule.keep(ahead);
+    }
     if (kIsShared) prefetch_constants(scale);
+    if (kIsShared) ahead.done();
     wait_for_previous_kernel();
     const float s = load_all(scale);
     allow_next_kernel();
@@ -175,7 +213,7 @@ struct UsualNorm {
     if (args.second != nullptr) {
 #pragma unroll
       for (u32 v = 0; v < kVec; ++v) {
-        share.store_row(args.residual_out, row * args.hidden * 2, v, h[v]);
+        share.store_row(places().residual_out, 0, v, h[v]);
       }
     }
     if (kIsLate) {
@@ -184,15 +222,15 @@ struct UsualNorm {
       if (kHasRule) rule = ScaleRule<kType>::of(args);
     }
     Quantizer first = {};
-    if constexpr (kQuant == Quant::kStatic) first = here(Quantizer::native(args, kept(s)));
+    if constexpr (kQuant == Quant::kStatic) first = here(Quantizer::native(args, of_first_lane(s)));
     const float sum = bit_cast<float>(team.receive(slots, add_bits));
-    normalise(rsqrt(sum * args.inverse_hidden + args.eps));
+    normalise(rsqrt(sum * places().inverse_hidden + places().eps));
     if constexpr (kQuant == Quant::kStatic) {
       finish_static(first, s);
     } else if constexpr (kQuant == Quant::kPerToken) {
       finish_per_token(rule, peak, peak_route);
     } else if constexpr (kQuant == Quant::kPerGroup) {
-      quantize_groups<kType>(args, share, row, h, rule);
+      quantize_groups<kType>(args, share, places().q, places().scale, h, rule);
     } else {
 #pragma unroll
       for (u32 v = 0; v < kVec; ++v) share.store_row(args.y, row * args.hidden * 2, v, h[v]);
@@ -206,7 +244,7 @@ MI300_DEVICE void rms_norm_usual(const RowArgs& args) {
   static MI300_LDS RowSlots slots;
   static MI300_LDS RowPeak peak;
   const RowTeam team = Norm::team_of(args);
-  Norm norm{args, team, team_share<kVec>(args, team), team.row(), {}, {}, {}};
+  Norm norm{args, team, team_share<kVec>(args, team), team.row(), {}, {}, {}, {}};
   norm.run(slots, peak);
 }
 

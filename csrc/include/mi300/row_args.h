@@ -25,9 +25,11 @@ enum class NormPath : unsigned {
 };
 enum class TargetPath : unsigned { kAny, kDivide, kMultiply };  // native format, its full range
 
-// NOTE: the order is that of need. The first 64 bytes serve the loads, the next 64 the usual rest of a
-// kernel: each line of the constant cache that a kernel touches costs a short launch a miss. Small
-// numbers share words, since gfx942 has no scalar loads of bytes.
+// NOTE: the order is that of need. Each line of the constant cache that a kernel touches costs a short
+// launch a miss, and where launches come from a graph of many the miss goes to DRAM: on an H200 half a
+// microsecond, if it comes behind the data. Arguments begin 16 bytes into a line of 64: the first 48
+// bytes and the next 64 serve all kernels, the 64 behind them those with scales. Small numbers share
+// words, since gfx942 has no scalar loads of bytes.
 struct RowArgs {
   // [rows, hidden] each, strides in elements; outputs are contiguous and null if not wanted.
   const void* first;   // x or gate
@@ -60,16 +62,18 @@ struct RowArgs {
   float inverse_hidden;
   float eps;
   float* scale;  // computed scales: [rows], [rows, hidden / group] or [1]
+
+  float scale_const;
+  float scale_reciprocal;  // of scale_const where scales may be had in short; else 0
+  float amax_min;
+  float scale_min;
   const float* scales[kMaxScales];
+  long long scale_stride;  // elements of q between two static scales' results
 
   float* amax;             // [rows]: written instead of q when the scale is per tensor
-  long long scale_stride;  // elements of q between two static scales' results
   float weight_offset;     // -0.0 for none, which changes no weight
   float clamp_min;         // both within q_dtype's range where overflow is kSaturate
   float clamp_max;
-  float amax_min;
-  float scale_min;
-  float scale_const;
   unsigned is_scale_rounded : 8;  // to y_dtype, after each operation of scale_form
   Dtype first_dtype : 8;
   Dtype second_dtype : 8;
@@ -77,8 +81,9 @@ struct RowArgs {
   Dtype sum_dtype : 8;       // of x + residual
   Dtype residual_dtype : 8;  // of residual_out
   unsigned unused : 16;      // no byte of this is padding: plans are found by comparing bytes
+  unsigned unused_word;
 };
 
-static_assert(sizeof(RowArgs) == 200);
+static_assert(sizeof(RowArgs) == 208);
 
 }  // namespace mi300

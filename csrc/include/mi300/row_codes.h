@@ -12,11 +12,42 @@ namespace mi300 {
 
 MI300_DEVICE bool likely(bool condition) { return __builtin_expect(condition, true); }
 
-// A value that is equal in all lanes, in a register from here on.
-//
-// NOTE: else the compiler reads it from the arguments where it is needed, as late as possible.
-MI300_DEVICE u32 kept(u32 value) { return shuffle(value, 0); }
-MI300_DEVICE float kept(float value) { return bit_cast<float>(kept(bit_cast<u32>(value))); }
+// The first lane's value, for all lanes.
+MI300_DEVICE float of_first_lane(float value) {
+  return bit_cast<float>(shuffle(bit_cast<u32>(value), 0));
+}
+
+// What a kernel works out ahead of its data, and then has in registers. Else the compiler does such
+// work where it is needed, behind the wait for the kernel ahead: loads go out later, and an argument
+// that is read late can miss the constant cache.
+class Ahead {
+ public:
+  MI300_DEVICE Ahead() {
+    asm volatile("mov.u32 %0, %%smid;" : "=r"(zero_));
+    zero_ >>= 24;  // which the compiler does not know, and so cannot make the value anew
+  }
+
+  MI300_DEVICE u32 keep(u32 value) {
+    value ^= zero_;
+    seen_ |= value;
+    return value;
+  }
+  MI300_DEVICE float keep(float value) { return bit_cast<float>(keep(bit_cast<u32>(value))); }
+  template <class T>
+  MI300_DEVICE T* keep(T* address) {
+    const u64 bits = (u64)address;
+    return (T*)((u64)keep((u32)bits) | ((u64)keep((u32)(bits >> 32)) << 32));
+  }
+
+  // All is in registers by here: it depends on it whether the kernel goes on. It always does, since an
+  // address is not zero.
+  MI300_DEVICE void done() const {
+    asm volatile("{ .reg .pred p;\n setp.eq.u32 p, %0, 0;\n @p exit; }" ::"r"(seen_) : "memory");
+  }
+
+ private:
+  u32 zero_, seen_ = 0;
+};
 
 // A scale by which values are divided, moderate: no quotient needs scaling on the way.
 template <Dtype kType>
@@ -48,31 +79,28 @@ struct ShortDivisor {
 // How scales follow from largest magnitudes.
 template <Dtype kType>
 struct ScaleRule {
-  float amax_min, scale_min, constant, reciprocal;
-  u32 is_short;  // else exact_dynamic_scale() and Quantizer do it
+  float amax_min, scale_min, constant;
+  float reciprocal;  // of the constant where scales are short; else 0, and exact_dynamic_scale() and
+                     // Quantizer do it
 
   static MI300_DEVICE ScaleRule of(const RowArgs& args) {
-    const float constant = args.scale_const;
-    const bool is_short = args.scale_form == ScaleForm::kAmaxDiv && constant >= 1.0f &&
-                          constant <= 0x1p40f && args.amax_min >= 0x1p-60f &&
-                          args.target_path == TargetPath::kDivide;
-    const float reciprocal = mi300::reciprocal(is_short ? constant : 1.0f);
-    return {kept(args.amax_min), kept(args.scale_min), kept(constant), kept(reciprocal),
-            kept(u32{is_short})};
+    return {args.amax_min, args.scale_min, args.scale_const, args.scale_reciprocal};
   }
 
-  // Where is_short. The quotient is correctly rounded; NaN and infinity go through.
+  MI300_DEVICE void keep(Ahead& ahead) {
+    amax_min = ahead.keep(amax_min);
+    scale_min = ahead.keep(scale_min);
+    constant = ahead.keep(constant);
+    reciprocal = ahead.keep(reciprocal);
+  }
+
+  // Where scales are short. The quotient is correctly rounded; NaN and infinity go through.
   MI300_DEVICE float scale(float amax) const {
     const float a = amax < amax_min ? amax_min : amax;
     const float guess = a * reciprocal;
     const float exact = fma(fma(guess, constant, -a), -reciprocal, guess);
     const float s = abs_bits(guess) == kInfBits ? guess : exact;
     return s < scale_min ? scale_min : s;
-  }
-
-  // Whether codes by a scale take the short way.
-  MI300_DEVICE bool takes(float scale) const {
-    return is_short && ShortDivisor<kType>::takes(scale);
   }
 
   // Scales of groups by their largest magnitudes, and the codes of each group's words, by pieces of four
@@ -83,20 +111,22 @@ struct ScaleRule {
   MI300_DEVICE void quantize(const RowArgs& args, const u32 (&amax)[kGroups],
                              const u32 (&words)[kWords], const Store& store) const {
     constexpr u32 kEach = kWords / kGroups, kPiece = kEach < 4 ? kEach : 4;
-    bool takes_all = true;
+    bool takes_all = reciprocal != 0.0f;
+    if (likely(takes_all)) {
 #pragma unroll
-    for (u32 g = 0; g < kGroups; ++g) {
-      const float s = scale(bit_cast<float>(amax[g]));
-      takes_all = takes_all && takes(s);
-      const auto by = ShortDivisor<kType>::of(s);
+      for (u32 g = 0; g < kGroups; ++g) {
+        const float s = scale(bit_cast<float>(amax[g]));
+        takes_all = takes_all && ShortDivisor<kType>::takes(s);
+        const auto by = ShortDivisor<kType>::of(s);
 #pragma unroll
-      for (u32 start = g * kEach; start < (g + 1) * kEach; start += kPiece) {
-        u32 codes[kPiece / 2];
+        for (u32 start = g * kEach; start < (g + 1) * kEach; start += kPiece) {
+          u32 codes[kPiece / 2];
 #pragma unroll
-        for (u32 i = 0; i < kPiece / 2; ++i) {
-          codes[i] = by.codes4(words[start + 2 * i], words[start + 2 * i + 1]);
+          for (u32 i = 0; i < kPiece / 2; ++i) {
+            codes[i] = by.codes4(words[start + 2 * i], words[start + 2 * i + 1]);
+          }
+          store(start / kPiece, s, codes);
         }
-        store(start / kPiece, s, codes);
       }
     }
     if (likely(takes_all)) return;
@@ -148,8 +178,8 @@ MI300_DEVICE void group_max(u32 (&values)[kCount], u32 lanes) {
 // Quantises all vectors of a lane, each with the scale of its group: a power of two of neighbouring
 // lanes.
 template <Dtype kType, u32 kVec>
-MI300_DEVICE void quantize_groups(const RowArgs& args, const RowShare<kVec>& share, i64 row,
-                                  const U32x4* y, const ScaleRule<kType>& rule) {
+MI300_DEVICE void quantize_groups(const RowArgs& args, const RowShare<kVec>& share, void* q,
+                                  float* scale, const U32x4* y, const ScaleRule<kType>& rule) {
   const u32 lanes = args.group / kVector;
   u32 amax[kVec], words[4 * kVec];
 #pragma unroll
@@ -161,9 +191,8 @@ MI300_DEVICE void quantize_groups(const RowArgs& args, const RowShare<kVec>& sha
   for (u32 i = 0; i < 4 * kVec; ++i) words[i] = y[i / 4][i % 4];
   group_max<128 / kVector>(amax, lanes);
   const u32 shift = __builtin_ctz(lanes);
-  float* scale = args.scale + row * (share.vectors >> shift);
   rule.quantize(args, amax, words, [&](u32 v, float s, const u32* codes) {
-    share.store_row(args.q, row * args.hidden, v, U32x2{codes[0], codes[1]});
+    share.store_row(q, 0, v, U32x2{codes[0], codes[1]});
     if (share.has(v) && (share.index(v) & (lanes - 1)) == 0) {
       store<float>(scale, share.index(v) >> shift, s);
     }
