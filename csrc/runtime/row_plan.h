@@ -105,7 +105,8 @@ inline bool plan_silu(const RowArgs& args, const DeviceInfo& device, RowLaunch& 
   const uint64_t lanes = static_cast<uint64_t>(args.rows) * row_vectors;
   const uint64_t resident = uint64_t(device.cu_count) * device.threads_per_cu;
   const uint32_t vectors = lanes >= 4 * resident ? 2 : 1;
-  if (vectors == 1 && is_usual(args, false, device) && plan_usual_silu(args, device, launch)) {
+  const bool is_short = vectors == 1 || args.quant == Quant::kPerGroup;
+  if (is_short && is_usual(args, false, device) && plan_usual_silu(args, device, launch)) {
     return true;
   }
   // H200, two vectors a lane: 224 threads rather than 256 (53248 x 2048: 132 us instead of 137).

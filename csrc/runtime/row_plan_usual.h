@@ -50,17 +50,17 @@ inline bool plan_usual_norm(const RowArgs& args, const DeviceInfo& device, RowLa
 
 // The usual SiLU, measured on an H200 (2026-11-30): two words a lane up to an eighth of a million
 // elements, then four; workgroups grow with the work, since a multiprocessor starts few of them a
-// microsecond, but not with groups, whose waves wait for themselves. Many rows go to the vector kernel
-// with two vectors a lane.
+// microsecond, but not beyond seven waves with groups, whose waves wait for themselves. Many rows with
+// static scales go to the vector kernel with two vectors a lane.
 inline bool plan_flat_silu(const RowArgs& args, const DeviceInfo& device, RowLaunch& launch) {
   const bool has_groups = args.quant == Quant::kPerGroup;
+  const uint32_t wave = device.wave_size;
   const long long elements = args.rows * static_cast<long long>(args.hidden);
-  const bool is_small = elements <= 1ll << 17 && (!has_groups || args.group <= 4 * static_cast<uint32_t>(device.wave_size));
+  const bool is_small = elements <= 1ll << 17 && (!has_groups || args.group <= 4 * wave);
   const uint32_t words = is_small ? 2 : 4;
   const uint32_t pieces = args.hidden / (2 * words);
   const long long lanes = args.rows * static_cast<long long>(pieces);
-  const uint32_t wave = device.wave_size;
-  const long long limit = has_groups && elements <= 1ll << 20 ? 128 : 448;
+  const long long limit = !has_groups ? 448 : is_small ? 128 : 224;
   const auto wanted = static_cast<uint32_t>(std::clamp(lanes / device.cu_count, 128ll, limit));
   const uint32_t most = round_up(wanted, wave);
   const uint32_t threads = flat_threads(pieces, std::max(128u, most / 4 * 3 / wave * wave), most, device);
@@ -71,23 +71,33 @@ inline bool plan_flat_silu(const RowArgs& args, const DeviceInfo& device, RowLau
   return true;
 }
 
-// The usual SiLU per token: few rows, each over eight workgroups, or fewer where a row is short.
-inline bool plan_shared_silu(const RowArgs& args, const DeviceInfo& device, RowLaunch& launch) {
-  constexpr uint32_t kWords = 4;
-  const uint32_t pieces = args.hidden / (2 * kWords);
-  const uint32_t most = std::bit_floor(pieces / (2 * device.wave_size));
-  const uint32_t cluster = std::min(most, static_cast<uint32_t>(device.max_cluster));
-  if (cluster < 2 || args.rows * cluster > 4ll * device.cu_count) return false;
-  const uint32_t threads = round_up(divide_up(pieces, cluster), device.wave_size);
-  if (threads > 1024) return false;
-  launch = make_launch(args, static_cast<uint64_t>(args.rows), {cluster, threads, 1}, device);
+// Workgroups on a row of the usual SiLU per token, measured likewise: eight where rows are few, two up
+// to two million elements, then one; of two waves at least.
+inline uint32_t token_cluster(const RowArgs& args, const DeviceInfo& device) {
+  const uint32_t row_vectors = args.hidden / kVectorElements;
+  const uint32_t most = std::bit_floor(std::max(1u, row_vectors / (2 * device.wave_size)));
+  const bool is_few = args.rows * device.max_cluster <= 4ll * device.cu_count;
+  const bool is_many = args.rows * static_cast<long long>(args.hidden) > 1ll << 21;
+  const uint32_t wanted = is_few ? device.max_cluster : is_many ? 1 : 2;
+  return std::min(wanted, most);
+}
+
+// The usual SiLU per token: a row over a cluster of workgroups, a vector a lane, or a workgroup each.
+inline bool plan_token_silu(const RowArgs& args, const DeviceInfo& device, RowLaunch& launch) {
+  const uint32_t row_vectors = args.hidden / kVectorElements;
+  const uint32_t cluster = token_cluster(args, device);
+  const uint32_t vectors = cluster > 1 ? 1 : usual_vectors(row_vectors, 1);
+  const uint32_t threads = round_up(divide_up(row_vectors, uint64_t{cluster} * vectors), device.wave_size);
+  if (threads > (cluster > 1 ? 1024u : 512u) || args.rows > 0x7fffffff / device.max_cluster) return false;
+  launch = make_launch(args, static_cast<uint64_t>(args.rows), {cluster, threads, vectors}, device);
   set_module(launch, "silu_mul_usual");
-  set_name(launch.entry, "silu_mul_%s_usual_w%u_per_token", dtype_name(args.first_dtype), kWords);
+  set_name(launch.entry, "silu_mul_%s_usual_%sv%u_per_token", dtype_name(args.first_dtype),
+           cluster > 1 ? "shared_" : "", vectors);
   return true;
 }
 
 inline bool plan_usual_silu(const RowArgs& args, const DeviceInfo& device, RowLaunch& launch) {
-  return args.quant == Quant::kPerToken ? plan_shared_silu(args, device, launch)
+  return args.quant == Quant::kPerToken ? plan_token_silu(args, device, launch)
                                         : plan_flat_silu(args, device, launch);
 }
 

@@ -145,15 +145,34 @@ def test_usual_arguments_take_the_short_kernels():
         got = entry_of(problem(hidden, rows, is_norm=False))
         assert got == (f"silu_mul_bf16_{name}", block, cluster), (hidden, rows)
     for rows, quant, expected in (
-        (8, "per_token", ("usual_w4_per_token", 224, 8)),
-        (2048, "per_token", ("v4_per_token", 448, 1)),
+        (8, "per_token", ("usual_shared_v1_per_token", 224, 8)),
+        (128, "per_token", ("usual_shared_v1_per_token", 896, 2)),
+        (2048, "per_token", ("usual_v4_per_token", 448, 1)),
         (8, "per_group", ("usual_w2_per_group", 128, 1)),
-        (32, "per_group", ("usual_w4_per_group", 128, 1)),
-        (2048, "per_group", ("v2_per_group", 224, 1)),
+        (32, "per_group", ("usual_w4_per_group", 224, 1)),
+        (2048, "per_group", ("usual_w4_per_group", 224, 1)),
     ):
         name, block, cluster = expected
         got = entry_of(problem(14336, rows, quant, is_norm=False))
         assert got == (f"silu_mul_bf16_{name}", block, cluster), (rows, quant)
+
+
+def test_scales_are_had_in_short_where_one_bound_keeps_them_exact():
+    """The plan divides by the constant once; zero tells a kernel to take the general way."""
+    for change, expected in (
+        ({"amax_min": 1e-12}, 1 / 448),
+        ({"scale_min": 1e-12}, 1 / 448),
+        ({}, 0),
+        ({"amax_min": 1e-12, "scale_const": 0.5}, 0),
+        ({"amax_min": 1e-12, "scaling": plan.SCALINGS.index("mul")}, 0),
+        ({"amax_min": 1e-12, "scale_form": plan.SCALE_FORMS.index("amax_mul")}, 0),
+    ):
+        call = problem(4096, 8, "per_token")
+        call.args.scale_const = 448.0
+        for field, value in change.items():
+            setattr(call.args, field, value)
+        (launch,) = plan.plan_rows(call, plan.device_info(SM90))
+        assert launch.args.scale_reciprocal == pytest.approx(expected, 1e-7), change
 
 
 @pytest.mark.parametrize("quant", ["static", "per_token", "per_group"])
