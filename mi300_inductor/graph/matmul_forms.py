@@ -17,6 +17,7 @@ from mi300_inductor.gemm_plan import MAX_ROWS
 from mi300_inductor.graph.forms import argument, aten, handles, prims
 from mi300_inductor.graph.term import (
     HALF_DTYPES,
+    Dim,
     Term,
     same_dim,
     same_shape,
@@ -81,12 +82,19 @@ def _product(
             return build.like(node, "column_mm", *operands)
         operands = (*operands[:-2], a if first is None else first, second)
         return build.like(node, "mm" if bias is None else "addmm", *operands)
-    if first is not None and is_stored(a):
+    if first is not None and is_stored(a) and _is_larger(a.shape[-2], b.shape[-1]):
         return build.like(node, "repeated_first", *operands)
     if _is_batch_of_weights(b):
         return build.like(node, "batched_mm", *operands)
     is_turned = _is_batch_of_weights(a) and _has_few_columns(b)
     return build.like(node, "batched_columns", *operands) if is_turned else None
+
+
+def _is_larger(rows: Dim, columns: Dim) -> bool:
+    """Whether the first of two operands has more rows than the second columns: it is the weight."""
+    if isinstance(rows, int) and isinstance(columns, int):
+        return rows > columns
+    return isinstance(rows, int)
 
 
 def _matrix(term: Term) -> Term | None:

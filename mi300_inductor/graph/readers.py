@@ -150,7 +150,8 @@ def _other_scale(y: Term, producers: Mapping[Term, Producer]) -> Refusal | None:
             return Refusal(
                 f"the value is scaled by {describe(scale)} of shape {shape_text(scale)}, expected "
                 "one value for the tensor, for each row or for each group of a row",
-                f"{_WANTED}.",
+                "Multiply the norm's weight (or the activation's up) by such factors beforehand, "
+                f"and use one scale. {_WANTED}.",
             )
     return None
 

@@ -68,6 +68,10 @@ def scale_per_column(x, w, s, is_mended):
     return quant(y, s if is_mended else w.float().abs() + 0.1)
 
 
+def factors_of_columns(x, w, s, is_mended):
+    return quant(norm(x, w * w) if is_mended else norm(x, w) * w, s)
+
+
 def scale_of_columns(x, w, s, is_mended):
     y = norm(x, w)
     return quant(y, y.abs().amax(-1 if is_mended else 0, keepdim=True).float() / 448)
@@ -204,6 +208,7 @@ MISSES = [
     (bound_instead_of_eps, "rms_norm", "rsqrt(mean(x.float()**2, -1, keepdim=True) + eps)"),
     (weight_first, "rms_norm", "x.float() * rsqrt(mean(x.float()**2, -1, keepdim=True) + eps) *"),
     (scale_per_column, "rms_norm_quant", "or use one static scale"),
+    (factors_of_columns, "rms_norm_quant", "Multiply the norm's weight (or the activation's up)"),
     (scale_of_columns, "rms_norm_quant", "Compute it as y.abs().amax(-1, keepdim=True)"),
     (eps_added_to_the_scale, "rms_norm_quant", "a lower bound is a clamp(min=...)"),
     (power_of_two_scale, "rms_norm_quant", "Compute it as y.abs().amax(-1, keepdim=True)"),

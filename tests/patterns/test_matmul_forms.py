@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch.nn import functional
 
@@ -35,6 +36,17 @@ def test_rows_that_stand_on_the_right_are_refused():
         made = run(model, w, x)
         assert made.reasons == [reason.format(columns, weight)]
         assert "torch.nn.functional.linear(x, weight)" in made.rejected[0].hint
+
+
+@pytest.mark.parametrize(
+    "repeat", [lambda x: x.expand(3, *x.shape), lambda x: x[None].repeat(3, 1, 1)]
+)
+def test_rows_that_are_repeated_for_each_expert_are_no_weight(repeat):
+    x, experts = fresh(ROWS, DEPTH), fresh(3, COLUMNS, DEPTH)
+    made = run(lambda x, w: torch.bmm(repeat(x), w.mT), x, experts)
+    reason = f"skinny_gemm: a batch of 3 matrices [3, {DEPTH}, {COLUMNS}], expected one matrix"
+    assert made.reasons == [reason]
+    assert torch.equal(made.got, made.want)
 
 
 def test_attention_is_no_candidate():
