@@ -123,11 +123,8 @@ def _reference(
     exact, size = a @ b.T, a.abs() @ b.abs().T
     for name, length, shape in (("scale_a", a.shape[0], (-1, 1)), ("scale_b", columns, (1, -1))):
         if arguments[name] is not None:
-            scale = (
-                arguments[name].double().expand(length)
-                if arguments[name].numel() == 1
-                else (arguments[name].double().reshape(length))
-            )
+            # One value for all may have as many dimensions as one per row or column.
+            scale = arguments[name].double().reshape(-1).expand(length)
             scale = scale.reshape(shape) if name == "scale_a" else scale[part].reshape(shape)
             exact, size = exact * scale, size * scale.abs()
     rounded = torch.zeros_like(exact)

@@ -87,6 +87,18 @@ def test_matmul_is_held_to_float64():
         numerics.check_matmul("out", bad, good, given)
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (1, 1, 1)])
+def test_a_matmul_scale_of_one_value_has_any_shape(shape):
+    a, weight = torch.randn(1, 64).to(torch.float8_e4m3fn), torch.randn(96, 64)
+    weight = weight.to(torch.float8_e4m3fn)
+    exact = (a.double() @ weight.double().T) * 2.0 * 3.0
+    given = {"a": a, "weight": weight, "bias": None, "addend": None}
+    given |= {"scale_a": torch.full(shape, 2.0), "scale_b": torch.full(shape, 3.0)}
+    numerics.check_matmul("out", exact.bfloat16(), exact.bfloat16(), given)
+    with pytest.raises(NumericsError):
+        numerics.check_matmul("out", 2 * exact.bfloat16(), exact.bfloat16(), given)
+
+
 def test_matmul_scales_are_per_row_and_per_column():
     a = torch.randn(5, 64).to(torch.float8_e4m3fn)
     weight = torch.randn(1100, 64).to(torch.float8_e4m3fn)
