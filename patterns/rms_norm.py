@@ -206,8 +206,9 @@ def _explain(anchor: Term) -> Refusal | None:
         others = [a for a in shifted.args if strip(a) is not reduction and not _path(a, reduction)]
         eps = others[0] if others else shifted.args[1]
         return Refusal(
-            f"eps is not a constant: it is {describe(eps)}, a tensor",
-            "Keep eps as a Python number, self.eps = float(eps), not as a parameter or buffer.",
+            f"eps is not a constant: it is {describe(eps)}",
+            "Keep eps as a Python number of the model, self.eps = float(eps): no parameter, no "
+            "buffer, and no argument of what is compiled.",
         )
     rounded = next((use for use in path if held_dtype(use) in HALF_DTYPES), None)
     if rounded is None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
+from torch import fx
 
 from mi300_inductor.graph.between import stands_between
 from mi300_inductor.graph.meaning import DynamicScale, Quantize, Refusal, RmsNorm, SiluMul
@@ -105,9 +106,10 @@ def read_by(
         dynamic = dynamic if other_value is None else None
     if dynamic is not None and dynamic.over == "all":
         return Reader(fact, y_dtype, dynamic, 0)
-    if dynamic is None and all(same_dim(dim, 1) for dim in fact.scale.shape):
+    is_single = all(same_dim(dim, 1) for dim in fact.scale.shape)
+    if dynamic is None and is_single and not _follows_from(fact.scale, producer.root):
         return Reader(fact, y_dtype, None, 0)
-    if _has_other_rows(fact.y):
+    if not is_single and _has_other_rows(fact.y):
         return Refusal(
             f"the result of the norm or activation, {shape_text(producer.root)}, is viewed as "
             f"{shape_text(fact.y)} before it is quantised, and each of these rows has a scale",
@@ -119,9 +121,11 @@ def read_by(
     if fact.scale in recognition.refused:
         return recognition.refused[fact.scale]
     why = other_value or _from_both_ends(fact.scale)
+    known = "has one value per row but does not follow from the largest absolute value of that row"
+    if is_single:
+        known = "is computed from the quantised value, but not from its largest absolute value"
     return Refusal(
-        f"the scale {fact.scale.node.name} has one value per row but does not follow from the "
-        "largest absolute value of that row in a known way: "
+        f"the scale {fact.scale.node.name} {known} in a known way: "
         f"{why or furthest_failure('dynamic_scale', [fact.scale])}",
         f"{_WANTED}; a lower bound is a clamp(min=...) of amax or of the scale.",
     )
@@ -163,10 +167,29 @@ def _views(y: Term) -> Iterator[Term]:
         y = y.args[0]
 
 
+def _follows_from(scale: Term, result: Term) -> bool:
+    """Whether a scale is computed from a result, by few operations."""
+    pending, seen = scale.nodes[:1], set[fx.Node]()
+    while pending and len(seen) < _REACH:
+        node = pending.pop()
+        if node in result.nodes:
+            return True
+        if node not in seen:
+            seen.add(node)
+            pending.extend(node.all_input_nodes)
+    return False
+
+
+# How many operations are looked at from a scale on.
+_REACH = 64
+
+
 def _from_both_ends(scale: Term) -> str | None:
     """Says that a scale follows from the largest value and the smallest, not from |y|."""
     while scale.op in ("mul", "div", "max", "cast", "view") and scale.args:
         operands = [operand for operand in scale.args if not operand.is_const]
+        if len(operands) > 1 and scale.op != "max":
+            return None
         if len(operands) > 1:
             ends = (strip(a.args[0] if a.op == "abs" else a) for a in map(strip, operands))
             is_known = any(end.op == "amax" for end in ends)

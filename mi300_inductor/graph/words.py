@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import torch
+from torch import fx
+
 from mi300_inductor.graph.term import Term
 
 
@@ -37,9 +40,21 @@ def describe(term: Term) -> str:
         return text
     node = term.node
     target = getattr(node.target, "__name__", str(node.target))
-    if term.op == "leaf":
+    if _is_number(node):
+        text = "a number that is not known while compiling"
+    elif term.op == "leaf":
         text = "a graph input" if node.op == "placeholder" else f"the result of {target}"
     return f"{text} ({node.name})"
+
+
+def _is_number(node: fx.Node) -> bool:
+    """Whether a node is a Python float of the model that torch passes in as a tensor."""
+    if node.target is torch.ops.prims.convert_element_type.default:
+        node = node.all_input_nodes[0]
+    value = node.meta.get("val")
+    if node.op != "placeholder" or not isinstance(value, torch.Tensor):
+        return False
+    return value.dtype == torch.float64 and value.dim() == 0
 
 
 def shape_text(term: Term) -> str:

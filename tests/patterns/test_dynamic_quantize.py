@@ -262,3 +262,29 @@ def test_a_scale_of_y_s_dtype_is_returned_in_both_dtypes():
     assert [value.dtype for value in made.got] == [E4M3FN, BF16, F32, BF16]
     check_quantised(made.got[:2], made.want[:2])
     check_same(made.got[1:], made.want[1:], lost=BF16)
+
+
+@pytest.mark.parametrize(
+    ("scale_of", "found"),
+    [
+        (lambda y: y.abs().amax().float() / 448 + 1e-6, "found an addition (add_1)"),
+        (lambda y: y.float().abs().mean() / 100, "found the result of mean.default (mean_1)"),
+        (lambda y: torch.exp2(y.abs().amax().float().log2().ceil() - 8), "exp2.default (exp2)"),
+        (lambda y: torch.maximum(y.amax(), -y.amin()).float() / 448, "expected abs().amax"),
+    ],
+)
+@pytest.mark.parametrize("rows", [1, 5])
+def test_one_scale_that_is_computed_otherwise_is_named(scale_of, found, rows):
+    """It is no static scale either: the kernel would have to wait for its own result."""
+
+    def model(x, w):
+        y = torch.nn.functional.rms_norm(x, (64,), w, 1e-6)
+        return (y.float() / scale_of(y)).clamp(-448, 448).to(E4M3FN)
+
+    made = run(model, fresh(rows, 64), fresh(64))
+    assert made.kinds == ["rms_norm"]
+    (refusal,) = made.rejected
+    assert refusal.kind == "rms_norm_quant" and found in refusal.reason, refusal
+    assert "is computed from the quantised value, but not from its largest" in refusal.reason
+    assert "Compute it as y.abs().amax(" in refusal.hint
+    check_same(made.got, made.want)

@@ -59,6 +59,28 @@ def test_tensors_on_several_devices_are_named():
     check_same(made.got, made.want)
 
 
+def test_a_number_that_is_an_argument_is_named():
+    made = run(norm, fresh(ROWS, HIDDEN), fresh(HIDDEN), 1e-5, dynamic=True)
+    (refusal,) = made.rejected
+    assert not made.fused
+    assert refusal.reason.startswith(
+        "eps is not a constant: it is a number that is not known while compiling ("
+    )
+    assert "no argument of what is compiled" in refusal.hint
+    check_same(made.got, made.want)
+
+
+def test_a_computed_scale_with_an_unknown_number_is_no_maximum_of_two():
+    def model(x, w, largest):
+        y = functional.rms_norm(x, (HIDDEN,), w, 1e-6)
+        return quant(y, y.abs().amax(-1, keepdim=True).float() / largest)
+
+    made = run(model, fresh(ROWS, HIDDEN), fresh(HIDDEN), 448.5, dynamic=True)
+    assert made.kinds == ["rms_norm"]
+    assert made.reasons[0].endswith("in a known way: scale_const is not a constant"), made.reasons
+    check_same(made.got, made.want)
+
+
 def test_a_disabled_kind_is_not_reported():
     made = run(norm, fresh(ROWS, HIDDEN), fresh(HIDDEN), disable=["rms_norm"])
     assert not made.fused and not made.rejected
