@@ -40,7 +40,7 @@ int hipModuleLaunchKernel(void*, unsigned gx, unsigned gy, unsigned gz, unsigned
   ++launches;
   const unsigned seen[] = {gx, gy, gz, bx, by, bz, lds, extra != nullptr};
   std::memcpy(geometry, seen, sizeof(seen));
-  std::memcpy(bytes, arguments[0], 200);
+  std::memcpy(bytes, arguments[0], ARGUMENT_BYTES);
   last_stream = stream;
   return failing_status;
 }
@@ -54,7 +54,7 @@ void stand_in_fail(int status) { failing_status = status; }
 void stand_in_read(int* counts, unsigned* seen, void* copied, void** stream, char* name) {
   counts[0] = loads; counts[1] = launches; counts[2] = mode_changes;
   std::memcpy(seen, geometry, sizeof(geometry));
-  std::memcpy(copied, bytes, 200);
+  std::memcpy(copied, bytes, ARGUMENT_BYTES);
   *stream = last_stream;
   std::strcpy(name, entry);
 }
@@ -73,7 +73,7 @@ info = plan.device_info(GFX942)
 
 def read():
     counts, seen = (ctypes.c_int * 3)(), (ctypes.c_uint * 8)()
-    copied, stream = (ctypes.c_ubyte * 200)(), ctypes.c_void_p()
+    copied, stream = (ctypes.c_ubyte * ctypes.sizeof(plan.RowArgs))(), ctypes.c_void_p()
     name = ctypes.create_string_buffer(64)
     driver.stand_in_read(counts, seen, copied, ctypes.byref(stream), name)
     return list(counts), list(seen), bytes(copied), stream.value, name.value
@@ -128,8 +128,9 @@ def test_the_core_drives_the_loaded_hip_driver(tmp_path):
     source = tmp_path / "stand_in.cpp"
     source.write_text(STAND_IN)
     library = tmp_path / "libamdhip64.so.6"
+    size = f"-DARGUMENT_BYTES={ctypes.sizeof(plan.RowArgs)}"
     subprocess.run(
-        ["g++", "-std=c++20", "-shared", "-fPIC", "-o", str(library), str(source)], check=True
+        ["g++", "-std=c++20", size, "-shared", "-fPIC", "-o", str(library), str(source)], check=True
     )
     plan.build_core()
     done = subprocess.run(
