@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,7 +15,16 @@ from benchmarks.ops import device_fp8
 from benchmarks.presets import PRESETS, STANDARD_PRESETS, check_memory
 from benchmarks.results import Result, one_line
 from benchmarks.tables import counted, say
-from benchmarks.timing import MOST_SETS, Timed, Unavailable, interleave, ready, set_count
+from benchmarks.timing import (
+    MOST_SETS,
+    Timed,
+    Unavailable,
+    empty_caches,
+    interleave,
+    ready,
+    set_count,
+    take_turns,
+)
 from mi300_inductor import arch, gemm_plan, plan
 
 METHOD = (
@@ -143,9 +151,10 @@ def candidates(
         fp8_calls(case, sets[0], device) if case["dtype"] != "bf16" else bf16_calls(rows, k, device)
     )
     timed = {}
-    for name, call in calls.items():
+    empty_caches(device)
+    for name, call in take_turns(calls, sets).items():
         try:
-            timed[name] = ready(partial(_call, call, sets), len(sets), device, options.dry)
+            timed[name] = ready(call, len(sets), device, options.dry)
         except RuntimeError as error:
             result.note(f"{name}, {case['dtype']}, {counted(rows, 'row')}: {one_line(error)}")
     return timed
@@ -204,7 +213,3 @@ def bf16_calls(rows: int, k: int, device: torch.device) -> Calls:
         return mi.ops.skinny_gemm_list([a] * len(weights), weights)
 
     return {"op": ours, "torch.mm": lambda weights: [torch.mm(a, w.t()) for w in weights]}
-
-
-def _call(call: Callable[[list[Tensor]], object], sets: Sequence[list[Tensor]], at: int) -> object:
-    return call(sets[at % len(sets)])

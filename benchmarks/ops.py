@@ -7,16 +7,24 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
-from functools import partial
 
 import torch
 
 from benchmarks import libraries, providers, stream
-from benchmarks.chains import FAMILIES, Case
+from benchmarks.chains import FAMILIES, Buffers, Case
 from benchmarks.presets import PRESETS, STANDARD_PRESETS, check_memory
 from benchmarks.results import Result, one_line
 from benchmarks.tables import counted, say
-from benchmarks.timing import MOST_SETS, Timed, Unavailable, interleave, ready, set_count
+from benchmarks.timing import (
+    MOST_SETS,
+    Timed,
+    Unavailable,
+    empty_caches,
+    interleave,
+    ready,
+    set_count,
+    take_turns,
+)
 from mi300_inductor import arch
 
 METHOD = (
@@ -30,6 +38,7 @@ METHOD = (
     "Bytes count each input and output once; % is of the addition that was timed in the same run."
 )
 FORMS = ("static", "per_token")  # if nothing is said
+Calls = dict[str, Callable[..., object]]
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -72,17 +81,18 @@ def measure(case: Case, options: argparse.Namespace, device: torch.device, resul
         result.note(f"{case.family}, {case.hidden} x {case.rows}: {missing}")
         return
     buffers = case.buffers(device, count)
-    calls: dict[str, Callable[..., object]] = {"op": case.ours()}
+    calls: Calls = {"op": case.ours()}
     for provider in chosen:
         # A compilation costs seconds; one of the dynamic forms is much like the static one.
         if is_static or not provider.is_compiled or options.providers:
             calls[provider.name] = provider.compile(case.eager())
     calls.update(kernels_of_others(case, device, result.note))
     timed: dict[str, Timed] = {}
+    empty_caches(device)
     with torch.no_grad():
-        for name, call in calls.items():
+        for name, call in take_turns(spread(calls), buffers).items():
             try:
-                timed[name] = ready(partial(_call, call, buffers), count, device, options.dry)
+                timed[name] = ready(call, count, device, options.dry)
             except Exception as error:
                 result.note(f"{name}: {one_line(error)}")
         times = interleave(timed, options.rounds, options.seconds)
@@ -98,9 +108,7 @@ def measure(case: Case, options: argparse.Namespace, device: torch.device, resul
         torch.cuda.empty_cache()
 
 
-def kernels_of_others(
-    case: Case, device: torch.device, note: Callable[[str], None]
-) -> dict[str, Callable[..., object]]:
+def kernels_of_others(case: Case, device: torch.device, note: Callable[[str], None]) -> Calls:
     """Other libraries' kernels and the streaming one, which are all for GPUs."""
     if device.type == "cpu":
         return {}
@@ -114,10 +122,11 @@ def kernels_of_others(
     return found
 
 
+def spread(calls: Calls) -> dict[str, Callable[[Buffers], object]]:
+    """The calls as functions of one set of buffers."""
+    return {name: lambda one, call=call: call(*one) for name, call in calls.items()}
+
+
 def is_usual(provider: providers.Provider, options: argparse.Namespace) -> bool:
     """Captured by us, the graph modes are the default one; they are timed if asked for by name."""
     return bool(options.providers) or provider.mode == "default"
-
-
-def _call(call: Callable[..., object], buffers: list[tuple[torch.Tensor, ...]], at: int) -> object:
-    return call(*buffers[at % len(buffers)])

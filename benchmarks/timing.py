@@ -12,14 +12,17 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 import torch._inductor.config
 
+from benchmarks.host_cache import last_cache_bytes
+
+T = TypeVar("T")
 Call = Callable[[int], object]
 Prepare = Callable[[], None]
 GRAPH_REPLAYS_US = 2000.0  # what one measurement of a graph lasts at least
@@ -28,6 +31,7 @@ SHORTEST_US = 1000.0  # and one by the clock on the wall
 ROUNDS, FEWEST_ROUNDS, LONG_S = 9, 3, 2.0
 # Calls in a graph: at most the first, which bounds the sets of buffers, at least the second.
 MOST_SETS, FEWEST_CALLS = 8192, 128
+UNKNOWN_CACHE = 2**28  # taken for the last cache of a CPU that says nothing of it
 
 
 class Unavailable(Exception):
@@ -201,7 +205,7 @@ def synchronize(device: torch.device) -> None:
 def cache_bytes(device: torch.device) -> int:
     """Bytes that sets of buffers take together: at least twice the last cache."""
     if device.type == "cpu":
-        return 256 * 2**20
+        return 2 * (last_cache_bytes() or UNKNOWN_CACHE)
     if torch.version.hip:
         return 512 * 2**20  # the Infinity Cache, which HIP does not count
     return 2 * int(torch.cuda.get_device_properties(device).L2_cache_size)
@@ -210,6 +214,24 @@ def cache_bytes(device: torch.device) -> int:
 def set_count(bytes_per_set: int, device: torch.device, at_most: int = MOST_SETS) -> int:
     """How many sets of buffers are needed to exceed the caches."""
     return max(2, min(at_most, -(-cache_bytes(device) // max(bytes_per_set, 1))))
+
+
+def take_turns(calls: Mapping[str, Callable[[T], object]], sets: Sequence[T]) -> dict[str, Call]:
+    """Each of the calls as a function of a number, which says which of the sets it is given.
+
+    No two start at the same set, so that none finds in the caches what another has just used.
+    """
+    turns: dict[str, Call] = {}
+    for place, (name, call) in enumerate(calls.items()):
+        first = place * len(sets) // len(calls)
+        turns[name] = lambda at, call=call, first=first: call(sets[(first + at) % len(sets)])
+    return turns
+
+
+def empty_caches(device: torch.device) -> None:
+    """Leaves nothing of the sets of buffers in a CPU's caches, which making them has filled."""
+    if device.type == "cpu":
+        torch.ones(cache_bytes(device), dtype=torch.uint8)
 
 
 @dataclass(frozen=True)
@@ -230,7 +252,7 @@ class Ceilings:
 def measure_ceilings(device: torch.device, rounds: int = 7) -> Ceilings:
     """Measures the machine, the fastest of some rounds; about a second on either device."""
     is_cpu = device.type == "cpu"
-    count, size = (2**26, 1024) if is_cpu else (2**28, 8192)
+    count, size = (cache_bytes(device) // 4, 1024) if is_cpu else (2**28, 8192)
     a, b, out = (torch.ones(count, device=device) for _ in range(3))
     left, right = torch.randn(2, size, size, device=device).unbind()
     narrow_left, narrow_right = left.bfloat16(), right.bfloat16()

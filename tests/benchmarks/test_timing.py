@@ -90,7 +90,24 @@ def test_long_rounds_are_fewer_unless_their_number_is_given(monkeypatch):
         assert len(log) == 1 + count
 
 
+def test_twice_the_last_cache_of_a_cpu_or_of_a_large_one_where_it_is_unknown(monkeypatch):
+    monkeypatch.setattr(timing, "last_cache_bytes", lambda: 3 * 2**20)
+    assert timing.cache_bytes(CPU) == 6 * 2**20
+    monkeypatch.setattr(timing, "last_cache_bytes", lambda: 0)
+    assert timing.cache_bytes(CPU) == 2 * timing.UNKNOWN_CACHE == 2**29
+
+
+def test_no_two_candidates_start_at_the_same_set_and_each_takes_them_in_turn():
+    seen: dict[str, list[int]] = {"a": [], "b": []}
+    turns = timing.take_turns({name: log.append for name, log in seen.items()}, range(5))
+    for at in range(6):
+        for call in turns.values():
+            call(at)
+    assert seen == {"a": [0, 1, 2, 3, 4, 0], "b": [2, 3, 4, 0, 1, 2]}
+
+
 def test_ceilings_are_the_fastest_rates(monkeypatch):
+    monkeypatch.setattr(timing, "last_cache_bytes", lambda: 2**27)  # 2**26 numbers are twice it
     us = {"read": 2.0**26, "stream": 2.0**26, "bf16": 2.0**30, "fp32": 2.0**29}
     names = iter(us)
 
