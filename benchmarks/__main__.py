@@ -1,17 +1,14 @@
 """`python -m benchmarks`; see command_line.py."""
 
-import importlib.util
+import signal
 import sys
+
+from benchmarks import command_line
 
 
 def main() -> int:
-    """Says in one line what everything here needs and is not installed, else runs it."""
-    for library in ("torch", "tabulate"):
-        if importlib.util.find_spec(library) is None:
-            print(f"missing: library {library}: not installed. Install the extra bench.")
-            return 1
-    from benchmarks import command_line
-
+    """Runs it; being stopped is one line, and what was measured is kept."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         return command_line.main()
     except KeyboardInterrupt:

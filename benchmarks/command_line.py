@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shlex
 import sys
 import warnings
 from collections.abc import Sequence
@@ -12,8 +11,8 @@ from pathlib import Path
 import torch
 
 from benchmarks import compile_time, gemm, html, model, ops
-from benchmarks.header import environment, has_module, open_device
-from benchmarks.options import check_outputs, parser
+from benchmarks.header import environment, has_module, open_device, recorded
+from benchmarks.options import parse, parser
 from benchmarks.results import Result
 from benchmarks.tables import markdown
 from benchmarks.timing import Unavailable, compile_in_this_process, measure_ceilings
@@ -26,16 +25,14 @@ WHERE_TO = ("--json", "--plot")
 def main(arguments: list[str] | None = None) -> int:
     """Runs what is asked for; returns the number of benchmarks that gave nothing."""
     given = sys.argv[1:] if arguments is None else arguments
-    made = parser()
-    options = made.parse_args(given)
-    check_outputs(options, made)
+    options = parse(given)
     prepare_torch(options.device)
     if options.threads:
         torch.set_num_threads(options.threads)
     if options.benchmark == "mi300":
         from benchmarks import mi300
 
-        return mi300.main(options)
+        return mi300.main(options, recorded("benchmarks", own_arguments("mi300", given[1:])))
     try:
         device = open_device(options.device)
     except Unavailable as missing:
@@ -75,7 +72,7 @@ def own_arguments(name: str, given: Sequence[str]) -> list[str]:
 
 def measure(name: str, given: list[str], device: torch.device, path: Path | None) -> Result:
     """Runs one benchmark; what is measured is kept in that file as it comes."""
-    command = shlex.join(["python", "-m", "benchmarks", *given])
+    command = recorded("benchmarks", given)
     ceilings = measure_ceilings(device) if name in WITH_CEILINGS else None
     module = BENCHMARKS[name]
     result = Result(name, command, environment(device), module.METHOD, ceilings, kept=path)

@@ -17,6 +17,8 @@ from itertools import product
 
 import torch
 
+from benchmarks.arguments import whole
+from benchmarks.header import open_device
 from benchmarks.presets import PRESETS, Model
 from benchmarks.results import Result
 from benchmarks.tables import counted
@@ -59,8 +61,7 @@ def compile_once(
         (*command, device.type), capture_output=True, text=True, check=False, env=environment
     )
     if done.returncode != 0:
-        said = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        return {"error": said.removeprefix(f"{Unavailable.__module__}.{Unavailable.__name__}: ")}
+        return {"error": (done.stderr.strip().splitlines() or ["no output"])[-1]}
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found
 
@@ -85,18 +86,35 @@ class Stopwatch:
         setattr(owner, name, timed)
 
 
-def main(preset: str, layers: str, backend: str, device_name: str) -> None:
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.compile_time",
+        description="One compilation, for `python -m benchmarks compile-time`.",
+    )
+    parser.add_argument("preset", choices=list(PRESETS))
+    parser.add_argument("layers", type=whole())
+    parser.add_argument("backend", choices=BACKENDS)
+    parser.add_argument("device", choices=["cpu", "cuda"])
+    return parser.parse_args()
+
+
+def main() -> int:
     """Compiles once; prints the seconds as JSON on the last line."""
     from mi300_inductor import build, fusion_pass
 
-    device = torch.device(device_name)
-    if backend == "mi300":
-        build.load_kernels(device_name.upper())
-    step = Model(PRESETS[preset], int(layers), "fp8", device).step(2)
+    given = arguments()
+    try:
+        device = open_device(given.device)
+        if given.backend == "mi300":
+            build.load_kernels(given.device.upper())
+        step = Model(PRESETS[given.preset], given.layers, "fp8", device).step(2)
+    except Unavailable as missing:
+        print(missing, file=sys.stderr)
+        return 1
     stopwatch = Stopwatch()
     for hook in (fusion_pass.FusionPass, fusion_pass.RoundingMarks):
         stopwatch.watch(hook, "__call__")
-    compiled = torch.compile(step.forward, backend=backend, dynamic=False)
+    compiled = torch.compile(step.forward, backend=given.backend, dynamic=False)
     with torch.no_grad():
         start = time.perf_counter()
         compiled(step.inputs)
@@ -104,7 +122,8 @@ def main(preset: str, layers: str, backend: str, device_name: str) -> None:
             torch.cuda.synchronize()
         seconds = time.perf_counter() - start
     print(json.dumps({"seconds": seconds, "pass_s": stopwatch.seconds}))
+    return 0
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    sys.exit(main())

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import cycle
-from pathlib import Path
+from itertools import count, product
 
 import torch
 from tabulate import tabulate
@@ -22,13 +22,20 @@ from torch import Tensor
 
 import mi300_inductor.ops  # noqa: F401  (registers the operators)
 from benchmarks import fp8_baseline
-from benchmarks.cpu_ops import interleaved_medians, measure_bandwidth
-from benchmarks.header import environment, typed
+from benchmarks.arguments import parse_sweep, sweep, whole
+from benchmarks.cpu_ops import Call, interleaved_medians, measure_bandwidth
+from benchmarks.header import environment, recorded
+from benchmarks.presets import check_memory
+from benchmarks.results import one_line
+from benchmarks.tables import counted
+from benchmarks.timing import Unavailable, cache_bytes, empty_caches, take_turns
 from mi300_inductor import build
 
+CPU = torch.device("cpu")
 BF16, F16, F32, FN = torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn
 DTYPES = {"fp8": FN, "bf16": BF16, "fp16": F16, "fp32": F32}
 SHAPES = ((4096, 4096), (14336, 4096), (4096, 14336))
+NAMES = ("ours", "mm", "scaled_mm")
 # `_scaled_mm` decodes every weight for every row: beyond this many it only costs time.
 MOST_SCALED_MM_ROWS = 64
 
@@ -63,14 +70,18 @@ HEADS = (
 )
 
 
-def rotating(call: Callable[[Tensor], object], weights: Sequence[Tensor]) -> Callable[[], object]:
-    turn = cycle(weights)
-    return lambda: call(next(turn))
+def rotating(name: str, call: Callable[[Tensor], object], weights: Sequence[Tensor]) -> Call:
+    """A call that takes the next weight each time; each name starts at another one."""
+    turn, numbers = take_turns(dict.fromkeys(NAMES, call), weights)[name], count()
+    return lambda: turn(next(numbers))
 
 
 def copies(weight: Tensor, rotated_bytes: int) -> list[Tensor]:
-    count = max(1, -(-rotated_bytes // weight.nbytes))
-    return [weight, *(weight.clone() for _ in range(count - 1))]
+    return [weight.clone() for _ in range(copy_count(weight.nbytes, rotated_bytes))]
+
+
+def copy_count(size: int, rotated_bytes: int) -> int:
+    return max(1, -(-rotated_bytes // size))
 
 
 def ours(a: Tensor, one: Tensor | None, weight: Tensor) -> Tensor:
@@ -94,16 +105,42 @@ def measure(
     plain = BF16 if dtype == FN else dtype
     (n, k), one = pools[dtype][0].shape, torch.ones(1) if dtype == FN else None
     a = torch.randn(m, k)
-    calls = {
-        "ours": rotating(partial(ours, a.to(dtype), one), pools[dtype]),
-        "mm": rotating(partial(library, a.to(plain)), pools[plain]),
+    given: dict[str, tuple[Callable[[Tensor], object], torch.dtype]] = {
+        "ours": (partial(ours, a.to(dtype), one), dtype),
+        "mm": (partial(library, a.to(plain)), plain),
     }
     if one is not None and m <= MOST_SCALED_MM_ROWS:
-        calls["scaled_mm"] = rotating(partial(scaled_mm, a.to(FN), one), pools[FN])
+        given["scaled_mm"] = (partial(scaled_mm, a.to(FN), one), FN)
+    calls = {}
+    for name, (call, own) in given.items():
+        try:
+            call(pools[own][0])
+        except RuntimeError as error:  # _scaled_mm takes multiples of 16 alone
+            print(f"missing: {name}, {operand}, {n} x {k}, {counted(m, 'row')}: {one_line(error)}")
+        else:
+            calls[name] = rotating(name, call, pools[own])
+    empty_caches(CPU)
     us = interleaved_medians(calls, seconds)
     share = n * k * dtype.itemsize / us["ours"] / 1e3 / read
     theirs = us.get("scaled_mm")
     return Line(operand, n, k, m, torch.get_num_threads(), us["ours"], theirs, us["mm"], share)
+
+
+def pools_of(
+    args: argparse.Namespace, n: int, k: int, operand: str
+) -> dict[torch.dtype, list[Tensor]]:
+    """Copies of a random weight in the operand's dtype and in that of `mm`.
+
+    Raises:
+        Unavailable: if they, or the inputs and results beside them, do not fit into the memory.
+    """
+    dtype = DTYPES[operand]
+    wanted = {dtype, BF16 if dtype == FN else dtype}
+    sizes = [n * k * one.itemsize for one in wanted]
+    weights = sum(size * copy_count(size, args.rotated << 20) for size in sizes)
+    check_memory(8 * n * k + weights + 8 * max(args.rows) * (n + k), CPU)
+    base = torch.randn(n, k)
+    return {one: copies(base.to(one), args.rotated << 20) for one in wanted}
 
 
 def lines_of(args: argparse.Namespace) -> list[Line]:
@@ -112,57 +149,59 @@ def lines_of(args: argparse.Namespace) -> list[Line]:
     for threads in args.threads:
         torch.set_num_threads(threads)
         reads[threads], _ = measure_bandwidth()
-    for n, k in args.shapes:
-        base = torch.randn(n, k)
-        for operand in args.operands:
-            dtype = DTYPES[operand]
-            wanted = {dtype, BF16 if dtype == FN else dtype}
-            pools = {dtype: copies(base.to(dtype), args.rotated << 20) for dtype in wanted}
-            for threads in args.threads:
-                torch.set_num_threads(threads)
-                for m in args.rows:
-                    lines.append(measure(operand, m, pools, reads[threads], args.seconds))
+    for (n, k), operand in product(args.shapes, args.operands):
+        try:
+            pools = pools_of(args, n, k, operand)
+        except Unavailable as missing:
+            print(f"missing: {operand}, {n} x {k}: {missing}")
+            continue
+        for threads, m in product(args.threads, args.rows):
+            torch.set_num_threads(threads)
+            lines.append(measure(operand, m, pools, reads[threads], args.seconds))
     return lines
 
 
 def shape(text: str) -> tuple[int, int]:
-    n, k = text.split("x")
-    return int(n), int(k)
+    """Parses NxK."""
+    n, is_pair, k = text.partition("x")
+    if not is_pair:
+        raise argparse.ArgumentTypeError(f"got {text or 'nothing'}, expected NxK, as 4096x4096")
+    return whole()(n), whole()(k)
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, nargs="+", default=[torch.get_num_threads()])
-    parser.add_argument("--rows", type=int, nargs="+", default=[1, 4, 16, 64])
+    parser = sweep("cpu_gemm", __doc__.splitlines()[0], "cpu_gemm", [1, 4, 16, 64])
+    parser.set_defaults(threads=[torch.get_num_threads()])
     parser.add_argument("--shapes", type=shape, nargs="+", default=SHAPES, metavar="NxK")
     parser.add_argument("--operands", nargs="+", default=["fp8", "bf16"], choices=sorted(DTYPES))
-    parser.add_argument("--seconds", type=float, default=0.5, help="for each line")
-    parser.add_argument("--rotated", type=int, default=300, help="MiB of weights in rotation")
-    parser.add_argument("--out", type=Path, help="folder of the results")
-    parser.add_argument("--name", default="cpu_gemm", help="of the files in --out")
-    return parser.parse_args()
+    twice = cache_bytes(CPU) >> 20
+    told = f"MiB of weights in rotation; by default twice the last cache [{twice}]"
+    parser.add_argument("--rotated", type=whole(0), default=twice, help=told)
+    return parse_sweep(parser)
 
 
-def main() -> None:
+def main() -> int:
     args = arguments()
     lines = lines_of(args)
+    if not lines:
+        return 1
     facts = environment(torch.device("cpu"))
     header = (
         f"Skinny GEMM on {facts['processor']} ({build.cpu_level()}), torch {facts['torch']}, "
         f"{facts['date']}, commit {facts['commit']}. "
-        f"Interleaved medians, {args.rotated} MiB of weights in rotation per dtype; FP8 is "
-        "float8_e4m3fn with per-tensor scales and bf16 output, its mm is the bf16 one. Made by "
-        f"`{typed('cpu_gemm')}`."
+        f"Interleaved medians, {args.rotated} MiB of weights in rotation per dtype, last cache "
+        f"{facts['last cache']}; FP8 is float8_e4m3fn with per-tensor scales and bf16 output, its "
+        f"mm is the bf16 one. Made by `{recorded('benchmarks.cpu_gemm', sys.argv[1:])}`."
     )
     body = [line.cells for line in lines]
     table = tabulate(body, HEADS, tablefmt="github", floatfmt=".2f", missingval="")
     print(f"{header}\n\n{table}")
     if args.out is not None:
-        args.out.mkdir(parents=True, exist_ok=True)
         (args.out / f"{args.name}.md").write_text(f"{header}\n\n{table}\n")
         record = {"header": header, "rows": [asdict(line) for line in lines]}
         (args.out / f"{args.name}.json").write_text(json.dumps(record, indent=1) + "\n")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -11,12 +11,13 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import date
 from functools import partial
-from pathlib import Path
+from itertools import product
 from statistics import median
 
 import torch
@@ -25,8 +26,10 @@ from tabulate import tabulate
 from torch import Tensor
 
 import mi300_inductor.ops  # noqa: F401  (registers the operators)
-from benchmarks.header import commit, processor, typed
-from benchmarks.timing import compile_in_this_process
+from benchmarks.arguments import parse_sweep, sweep, whole
+from benchmarks.header import commit, processor, recorded
+from benchmarks.presets import check_memory
+from benchmarks.timing import Unavailable, cache_bytes, compile_in_this_process
 from mi300_inductor import build
 from mi300_inductor.dtype_codes import code
 
@@ -155,8 +158,8 @@ def interleaved_medians(calls: dict[str, Call], seconds: float) -> dict[str, flo
 
 
 def measure_bandwidth() -> tuple[float, float]:
-    """GB/s of reading (a sum) and of streaming (a copy, both directions) over 512 MB."""
-    a = torch.ones(2**27)
+    """GB/s of reading (a sum) and of streaming (a copy) over twice the last cache."""
+    a = torch.ones(cache_bytes(torch.device("cpu")) // 4)
     b = torch.empty_like(a)
     times = interleaved_medians({"read": a.sum, "copy": lambda: b.copy_(a)}, 3.0)
     size = a.numel() * a.element_size()
@@ -220,18 +223,14 @@ def measure(case: RowCase, stream: dict[int, float], compiled: bool, seconds: fl
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, nargs="+", default=[torch.get_num_threads()])
-    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 64, 1024])
-    parser.add_argument("--hidden", type=int, nargs="+", default=[4096, 8192, 16384])
-    parser.add_argument("--seconds", type=float, default=0.5, help="for each line")
+    parser = sweep("cpu_ops", __doc__.splitlines()[0], "cpu_rows", [1, 8, 64, 1024])
+    parser.set_defaults(threads=[torch.get_num_threads()])
+    parser.add_argument("--hidden", type=whole(), nargs="+", default=[4096, 8192, 16384])
     parser.add_argument("--no-compile", action="store_true", help="leave the compiled calls out")
-    parser.add_argument("--out", type=Path, help="folder of the results")
-    parser.add_argument("--name", default="cpu_rows", help="of the files in --out")
-    return parser.parse_args()
+    return parse_sweep(parser)
 
 
-def main() -> None:
+def main() -> int:
     args = arguments()
     compile_in_this_process()
     stream, overheads, lines = {}, {}, []
@@ -241,15 +240,22 @@ def main() -> None:
             wake_threads()
             stream[threads] = measure_bandwidth()[1]
             overheads[threads] = measure_overheads(2.0)
-        for hidden in args.hidden:
-            for rows in args.rows:
-                for case in row_cases(rows, hidden):
-                    lines += measure(case, stream, not args.no_compile, args.seconds)
+        for hidden, rows in product(args.hidden, args.rows):
+            try:
+                check_memory(60 * hidden * rows, torch.device("cpu"))
+            except Unavailable as missing:
+                print(f"missing: {rows} x {hidden}: {missing}")
+                continue
+            for case in row_cases(rows, hidden):
+                lines += measure(case, stream, not args.no_compile, args.seconds)
+    if not lines:
+        return 1
     streams = ", ".join(f"{gbs:.1f} GB/s with {threads}" for threads, gbs in stream.items())
     header = (
         f"Norm and SiLU rows on {processor()} ({build.cpu_level()}), torch {torch.__version__}, "
         f"commit {commit()}, {date.today().isoformat()}. Interleaved medians, bf16, e4m3fn; "
-        f"streaming (a copy, both directions) {streams} threads. Made by `{typed('cpu_ops')}`."
+        f"streaming (a copy, both directions) {streams} threads. Made by "
+        f"`{recorded('benchmarks.cpu_ops', sys.argv[1:])}`."
     )
     table = tabulate(
         [line.cells for line in lines], HEADS, tablefmt="github", floatfmt=".1f", missingval=""
@@ -266,12 +272,12 @@ def main() -> None:
     text = f"{header}\n\n{table}\n\n{tiny}\n"
     print(text)
     if args.out is not None:
-        args.out.mkdir(parents=True, exist_ok=True)
         (args.out / f"{args.name}.md").write_text(text)
         rows = [asdict(line) for line in lines]
         record = {"header": header, "stream_gbs": stream, "rows": rows, "call_us": overheads}
         (args.out / f"{args.name}.json").write_text(json.dumps(record, indent=1) + "\n")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -13,7 +13,6 @@ import argparse
 import logging
 import sys
 import textwrap
-import time
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -27,8 +26,12 @@ from tabulate import tabulate
 from torch._dynamo.utils import counters
 
 import mi300_inductor as mi
+from benchmarks.arguments import check_places, folder, whole
+from benchmarks.console import Console
 from benchmarks.decoding import Decoder, Decoding, llama_config, random_llama, random_prompts
 from benchmarks.fp8_baseline import faster_fp8_matmul
+from benchmarks.presets import check_memory
+from benchmarks.timing import Unavailable
 from mi300_inductor import build
 from mi300_inductor.report import GraphReport, Rejection
 
@@ -36,53 +39,51 @@ RIGHT = ("right",) * 3
 WORD = {"static": "FP8, static scales", "per_token": "FP8, scales per token", "none": "bf16"}
 
 
-class Console:
-    """Progress lines with the time since the start; in a terminal the last one is rewritten."""
-
-    def __init__(self) -> None:
-        self.start = time.monotonic()
-        self.phase = ""
-
-    def begin(self, phase: str) -> None:
-        self.phase = phase
-        self._show("", keep=False)
-
-    def __call__(self, detail: str) -> None:
-        self._show(detail, keep=False)
-
-    def end(self, detail: str) -> None:
-        self._show(detail, keep=True)
-
-    def _show(self, detail: str, keep: bool) -> None:
-        line = f"[{time.monotonic() - self.start:6.1f} s] {self.phase:<28} {detail}"
-        if sys.stdout.isatty():
-            print(f"\r\033[K{line}", end="\n" if keep else "", flush=True)
-        elif keep or detail.startswith("first"):
-            print(line.rstrip(), flush=True)
-
-
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.demo", description=__doc__)
-    parser.add_argument("--device", default="cpu", help="cpu or cuda (NVIDIA and AMD cards)")
+    parser.add_argument("--device", type=device_name, default="cpu", help="cpu, cuda, cuda:1 ...")
     parser.add_argument("--quant", default="static", choices=sorted(WORD))
-    parser.add_argument("--mode", help='of torch.compile, for example "reduce-overhead"')
-    for name, value, what in (
-        ("hidden", 1024, "width of the model"),
-        ("layers", 12, "number of decoder layers"),
-        ("vocab", 32000, "size of the vocabulary"),
-        ("rows", 2, "sequences decoded together; two more counts are tried at the end"),
-        ("prompt", 64, "tokens of the prompt"),
-        ("steps", 32, "decode steps"),
-        ("seed", 0, "of weights and prompt"),
+    modes = list(torch._inductor.list_mode_options())
+    parser.add_argument("--mode", choices=modes, help="of torch.compile")
+    for name, value, least, what in (
+        ("hidden", 1024, 128, "width of the model, a multiple of 128"),
+        ("layers", 12, 1, "number of decoder layers"),
+        ("vocab", 32000, 2, "size of the vocabulary"),
+        ("rows", 2, 2, "sequences decoded together; two more counts are tried at the end"),
+        ("prompt", 64, 2, "tokens of the prompt"),
+        ("steps", 32, 3, "decode steps"),
+        ("seed", 0, 0, "of weights and prompt"),
     ):
-        parser.add_argument(f"--{name}", type=int, default=value, help=f"{what} [{value}]")
-    parser.add_argument("--out", type=Path, default=Path("out"), help="folder of the report [out]")
+        kind = whole(least)
+        parser.add_argument(f"--{name}", type=kind, default=value, help=f"{what} [{value}]")
+    parser.add_argument(
+        "--out", type=folder, default=Path("out"), help="folder of the report [out]"
+    )
     args = parser.parse_args()
-    if args.rows < 2 or args.steps < 2:
-        parser.error("--rows and --steps must be 2 or more")
-    if args.device.startswith("cuda") and not torch.cuda.is_available():
-        parser.error("--device cuda: this torch sees no GPU; use --device cpu")
+    if args.hidden % 128:
+        parser.error(f"argument --hidden: got {args.hidden}, expected a multiple of 128")
+    check_places(parser.error, "--out", args.out, ["report.html", "report.json"])
     return args
+
+
+def device_name(text: str) -> str:
+    """Parses a device that this torch has."""
+    cards = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    known = ["cpu", *(["cuda", *cards] if cards else [])]
+    if text not in known:
+        raise argparse.ArgumentTypeError(
+            f"got {text or 'nothing'}, expected one that torch {torch.__version__} has: "
+            f"{', '.join(known)}"
+        )
+    return text
+
+
+def bytes_needed(args: argparse.Namespace) -> int:
+    """Roughly: the weights while they are made, the caches, activations and logits."""
+    weights = 13 * args.layers * args.hidden**2 + 2 * args.vocab * args.hidden
+    rows, tokens = 2 * args.rows + 3, args.prompt + args.steps
+    cached = args.layers * args.hidden * tokens
+    return 6 * weights + rows * (4 * cached + 60 * args.prompt * args.hidden + 16 * args.vocab)
 
 
 def places(layers: int, quant: str) -> dict[str, tuple[int, str]]:
@@ -187,8 +188,13 @@ def more_row_counts(decoder: Decoder, prompt: torch.Tensor, console: Console) ->
 def main() -> int:
     args = arguments()
     silence()
-    console = Console()
     device = torch.device(args.device)
+    try:
+        check_memory(bytes_needed(args), device)
+    except Unavailable as missing:
+        print(f"missing: {missing}")
+        return 1
+    console = Console()
     config = llama_config(args.hidden, args.layers, args.vocab)
     console.begin("model")
     model = random_llama(config, device, args.seed)

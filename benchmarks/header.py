@@ -8,16 +8,19 @@ import os
 import shlex
 import shutil
 import subprocess
-import sys
+from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
 import torch
 
+from benchmarks import host_cache
 from benchmarks.timing import Unavailable
 from mi300_inductor import build
 
 ROOT = Path(__file__).resolve().parents[1]
+# What changes times from outside: threads, and what holds libraries to an instruction set.
+VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")
 
 
 def open_device(name: str) -> torch.device:
@@ -36,7 +39,7 @@ def open_device(name: str) -> torch.device:
 
 def environment(device: torch.device) -> dict[str, str]:
     """Name of each fact and the fact, in the order in which they are printed."""
-    facts = gpu_facts() if device.type == "cuda" else {"processor": processor()}
+    facts = gpu_facts() if device.type == "cuda" else cpu_facts()
     return {
         **facts,
         "torch": torch.__version__,
@@ -45,6 +48,12 @@ def environment(device: torch.device) -> dict[str, str]:
         "threads": f"{torch.get_num_threads()} of {os.cpu_count()}",
         "date": date.today().isoformat(),
     }
+
+
+def cpu_facts() -> dict[str, str]:
+    size = host_cache.last_cache_bytes()
+    known = f"{size / 2**20:.0f} MiB" if size else "unknown"
+    return {"processor": processor(), "last cache": known}
 
 
 def gpu_facts() -> dict[str, str]:
@@ -103,11 +112,15 @@ def commit() -> str:
     return head if changed == "unknown" else f"{head} with changes"
 
 
-def typed(module: str) -> str:
-    """The command line of one of these modules, with what holds libraries to an instruction set."""
-    held = (name for name in ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA") if name in os.environ)
-    variables = (f"{name}={os.environ[name]}" for name in held)
-    return " ".join([*variables, f"python -m benchmarks.{module}", *map(shlex.quote, sys.argv[1:])])
+def recorded(module: str, given: Sequence[str]) -> str:
+    """The command line that runs a module again, with the environment that its times depend on."""
+    named = [
+        name
+        for name in sorted(os.environ)
+        if name in VARIABLES or (name.startswith("TORCHINDUCTOR_") and not name.endswith("_DIR"))
+    ]
+    variables = [f"{name}={shlex.quote(os.environ[name])}" for name in named]
+    return " ".join([*variables, "python -m", module, *map(shlex.quote, given)])
 
 
 def first_line(command: tuple[str, ...]) -> str:

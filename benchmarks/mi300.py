@@ -42,8 +42,11 @@ def open_card() -> torch.device:
     return device
 
 
-def main(options: argparse.Namespace) -> int:
-    """Runs and prints everything; returns the exit status."""
+def main(options: argparse.Namespace, command: str) -> int:
+    """Runs and prints everything; returns the exit status.
+
+    `command` is the command line that gives it again, for the results.
+    """
     try:
         device = torch.device("cpu") if options.dry else open_card()
     except Unavailable as missing:
@@ -52,6 +55,7 @@ def main(options: argparse.Namespace) -> int:
     missing = 0
     for part, show in ((rows, rows_page), (matmuls, matmuls_page), (steps, tables.markdown)):
         result = part(options, device)
+        result.command = command
         missing += not result.records
         if options.json:  # at once: what is measured stays if a later part is stopped
             save(result, show, options.json)
@@ -67,10 +71,9 @@ def save(result: Result, show: Callable[[Result], str], folder: Path) -> None:
 
 
 def empty(benchmark: str, method: str, device: torch.device, is_dry: bool) -> Result:
-    command = "python -m benchmarks mi300" + (" --dry" if is_dry else "")
     has_ceilings = benchmark != "model" and not is_dry
     ceilings = measure_ceilings(device) if has_ceilings else None
-    return Result(benchmark, command, environment(device), method, ceilings)
+    return Result(benchmark, "", environment(device), method, ceilings)
 
 
 def rows(options: argparse.Namespace, device: torch.device) -> Result:
@@ -158,7 +161,7 @@ def matmuls_page(result: Result) -> str:
 
 
 def page(result: Result, body: list[list[str]], heads: Sequence[str]) -> str:
-    parts = [f"# {result.benchmark} at the published shapes"]
+    parts = [f"# {result.benchmark} at the published shapes", f"    {result.command}"]
     parts.append("\n".join(f"- {key}: {value}" for key, value in result.header.items()))
     if result.ceilings is not None:
         parts[-1] += "\n- " + tables.ceilings_line(result)

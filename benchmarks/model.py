@@ -94,6 +94,8 @@ def measure(
             if options.dry
             else timer(provider, call, step, device)
         )
+    if options.dry:
+        extra["compile_s"].clear()  # without a clock, that of the first call too
     with torch.no_grad():
         times = interleave(timed, options.rounds, options.seconds)
         if device.type == "cuda" and options.breakdown:

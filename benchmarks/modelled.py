@@ -9,6 +9,7 @@ and stand in `results/modelled_cpu.md`.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ import torch
 from tabulate import tabulate
 
 from benchmarks import tables
+from benchmarks.arguments import check_places, folder
 from benchmarks.results import Result
 from mi300_inductor.arch import GFX942, SM90
 from mi300_inductor.graph import select, unfused
@@ -195,22 +197,27 @@ def published_gemm() -> Iterator[Line]:
             yield line("published", case, name, us, estimate(used, GFX942), PUBLISHED)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.modelled", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--cpu", action="store_true", help="the CPU of this machine, measured now")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the table")
+    parser.add_argument("--out", type=folder, default=RESULTS, help="folder of the table")
     arguments = parser.parse_args()
+    name = "modelled_cpu.md" if arguments.cpu else "modelled.md"
+    check_places(parser.error, "--out", arguments.out, [name])
     if arguments.cpu:
         from benchmarks.modelled_cpu import heading, on_cpu
 
-        write(list(on_cpu()), heading(), arguments.out / "modelled_cpu.md")
-        return
+        write(list(on_cpu()), heading(), arguments.out / name)
+        return 0
     lines = [*rows_on_h200(), *gemm_on_h200(), *published_rows(), *published_gemm()]
     text = (
         "Rows and matmuls as measured on an H200 (ops_h200.md, gemm_h200.md), and as "
         "published of MI300X; `python -m benchmarks.modelled` writes this."
     )
-    write(lines, text, arguments.out / "modelled.md")
+    write(lines, text, arguments.out / name)
+    return 0
 
 
 def write(lines: list[Line], text: str, path: Path) -> None:
@@ -241,4 +248,4 @@ def report(lines: list[Line]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

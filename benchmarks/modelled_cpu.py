@@ -11,10 +11,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from benchmarks.header import commit, processor
+from benchmarks.header import commit, processor, recorded
 from benchmarks.modelled import BF16, FN, MEASURED, Line, line, matmul_work, row_work
 from benchmarks.tables import counted
-from benchmarks.timing import compile_in_this_process
+from benchmarks.timing import compile_in_this_process, set_count
 from mi300_inductor import cpu_timing, ops
 from mi300_inductor.arch import CPU
 from mi300_inductor.cost import Kernel
@@ -24,8 +24,6 @@ from mi300_inductor.time_model import total
 
 PASSES = 9
 HIDDEN = 4096
-# No cache holds so much.
-FAR_BYTES = 2**29
 
 
 def heading() -> str:
@@ -33,7 +31,7 @@ def heading() -> str:
     where = f"{processor()}, {counted(torch.get_num_threads(), 'thread')}"
     return (
         f"On {where}, torch {torch.__version__}, commit {commit()}, {date.today().isoformat()}; "
-        "`OMP_NUM_THREADS=1 python -m benchmarks.modelled --cpu` writes this. The model's "
+        f"`{recorded('benchmarks.modelled', ['--cpu'])}` writes this. The model's "
         f"constants and the cases are measured {PASSES} times in turn, and of each case the time "
         "with the median ratio is shown."
     )
@@ -90,7 +88,8 @@ def cpu_products() -> Iterator[CpuCase]:
     n = k = HIDDEN
     for operand in (FN, BF16):
         weight = torch.randn(n, k).to(operand)
-        weights = [weight.clone() for _ in range(FAR_BYTES // weight.nbytes)]
+        count = set_count(weight.nbytes, torch.device("cpu"))
+        weights = [weight.clone() for _ in range(count)]
         for m in (1, 4, 16, 64):
             kernel = select.matmul_operator("skinny_gemm", matmul_work(m, n, k, operand))
             case = f"{str(operand).removeprefix('torch.')} {m} x {n} x {k}"

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import math
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks import chains, gemm, ops, presets, providers
+from benchmarks.arguments import (
+    check_places,
+    duration,
+    folder,
+    json_file,
+    names,
+    numbers,
+    threads,
+    whole,
+)
 
 SUMMARIES = {
     "ops": "norm and SiLU with quantisation",
@@ -18,76 +26,36 @@ SUMMARIES = {
     "mi300": "ops, gemm and model at the shapes of published MI300 tables, beside their numbers",
     "all": "ops, gemm, model and compile-time",
 }
-WRITES_A_FOLDER = ("mi300", "all")
+# Those that write a folder, and the results in it.
+FILES = {
+    "mi300": ("mi300_ops", "mi300_gemm", "mi300_model"),
+    "all": ("ops", "gemm", "model", "compile-time"),
+}
 
 
-def whole(least: int = 1) -> Callable[[str], int]:
-    """Parses a whole number that is not smaller."""
+def parse(given: Sequence[str]) -> argparse.Namespace:
+    """The options of a command line; the program ends there if they cannot be met.
 
-    def parse(text: str) -> int:
-        if not (text.isdecimal() and int(text) >= least):
-            raise argparse.ArgumentTypeError(
-                f"got {text or 'nothing'}, expected whole numbers from {least} up"
-            )
-        return int(text)
-
-    return parse
-
-
-def numbers(text: str) -> list[int]:
-    """Parses whole numbers from 1 up, each once."""
-    return list(dict.fromkeys(whole()(part) for part in text.split(",")))
+    Folders for what is to be written are made.
+    """
+    options, unknown = parser().parse_known_args(given)
+    if unknown:
+        options.refuse(f"unrecognized arguments: {' '.join(unknown)}")
+    for option, place, files in outputs(options):
+        check_places(options.refuse, option, place, files)
+    return options
 
 
-def duration(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"got {text}, expected seconds, for example 0.5")
-    return value
-
-
-def names(known: tuple[str, ...]) -> Callable[[str], list[str]]:
-    def parse(text: str) -> list[str]:
-        parts = list(dict.fromkeys(text.split(",")))
-        unknown = [part or "nothing" for part in parts if part not in known]
-        if unknown:
-            raise argparse.ArgumentTypeError(
-                f"got {', '.join(unknown)}, expected some of {', '.join(known)}"
-            )
-        return parts
-
-    return parse
-
-
-def json_file(text: str) -> Path:
-    path = Path(text)
-    if path.suffix != ".json" or path.is_dir():
-        raise argparse.ArgumentTypeError(
-            f"got {text}{', a folder' * path.is_dir()}, expected a file name that ends in .json"
-        )
-    return path
-
-
-def check_outputs(options: argparse.Namespace, made: argparse.ArgumentParser) -> None:
-    """Ends the program if a result could not be written; makes the folders that are not there."""
-    is_folder = options.benchmark in WRITES_A_FOLDER
-    for name, path in (("--json", options.json), ("--plot", options.plot)):
-        if path is None:
-            continue
-        folder = path if is_folder or name == "--plot" else path.parent
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=folder).close()
-            if path.is_file():
-                path.open("a").close()
-        except OSError as error:
-            made.error(
-                f"argument {name}: got {path}, expected a place that can be written "
-                f"({error.strerror}). Name another one."
-            )
+def outputs(options: argparse.Namespace) -> Iterator[tuple[str, Path, list[str]]]:
+    """What is going to be written: the option that asked for it, the folder and the files."""
+    name, plots, json = options.benchmark, options.plot, options.json
+    if plots is not None:
+        drawn = [path.name for path in plots.glob("*.[ps][nv]g")]  # those of an earlier run
+        yield "--plot", plots, ["report.html", *drawn]
+    if json is not None and name not in FILES:
+        yield "--json", json.parent, [json.name, json.with_suffix(".md").name]
+    elif json is not None:
+        yield "--json", json, [f"{stem}{end}" for stem in FILES[name] for end in (".json", ".md")]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -102,9 +70,9 @@ def parser() -> argparse.ArgumentParser:
         command = commands.add_parser(
             name, help=summary, description=f"{name}: {summary}.", allow_abbrev=False
         )
-        command.set_defaults(dry=False)
-        if name in WRITES_A_FOLDER:
-            command.add_argument("--json", type=Path, help="writes the results to that folder")
+        command.set_defaults(dry=False, refuse=command.error)
+        if name in FILES:
+            command.add_argument("--json", type=folder, help="writes the results to that folder")
         else:
             command.add_argument("--json", type=json_file, help="writes the result, and a .md")
         for add in GROUPS[name]:
@@ -115,8 +83,10 @@ def parser() -> argparse.ArgumentParser:
 def add_machine(command: argparse.ArgumentParser) -> None:
     """What every benchmark but mi300 takes."""
     command.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    command.add_argument("--threads", type=whole(), help="of the CPU")
-    command.add_argument("--plot", type=Path, help="writes pictures and report.html to that folder")
+    command.add_argument("--threads", type=threads, help="of the CPU")
+    command.add_argument(
+        "--plot", type=folder, help="writes pictures and report.html to that folder"
+    )
     known = tuple(presets.PRESETS)
     command.add_argument("--preset", type=names(known), help=f"some of {','.join(known)}")
 

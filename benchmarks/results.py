@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +72,16 @@ class Result:
 
     @classmethod
     def from_json(cls, text: str) -> Result:
-        """Reads what `to_json` wrote."""
+        """Reads what `to_json` wrote.
+
+        Raises:
+            ValueError: if it is something else.
+        """
         plain = json.loads(text)
+        needed = {one.name for one in fields(cls)} - {"kept"}
+        if not isinstance(plain, dict) or plain.keys() != needed:
+            found = sorted(plain) if isinstance(plain, dict) else type(plain).__name__
+            raise ValueError(f"result: got {found}, expected {sorted(needed)}")
         if plain["ceilings"] is not None:
             plain["ceilings"] = Ceilings(**plain["ceilings"])
         return cls(**plain)

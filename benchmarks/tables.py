@@ -104,7 +104,7 @@ def summary(result: Result) -> list[str]:
                 found.setdefault(f"{rival_of(name, line)} against {name}", []).append(gain)
     return [
         f"{pair}: {geometric_mean(gains):.2f}x in the mean, {min(gains):.2f}x at least, "
-        f"over {len(gains)} cases"
+        f"over {counted(len(gains), 'case')}"
         for pair, gains in found.items()
     ]
 

@@ -55,6 +55,10 @@ def test_the_whole_path_runs_without_the_card(fewer_rows, monkeypatch, tmp_path,
     for value in ("38.9", "5.51", "4.18", "1.93", "14.9", "11.7", "https://huggingface.co/blog"):
         assert value in said
     assert "nan" not in said and "cuda" not in said.lower()
+    assert "first call s" not in said  # nothing is timed, compiling neither
+    for name in ("ops", "gemm", "model"):
+        recorded = Result.load(tmp_path / f"mi300_{name}.json").command
+        assert recorded.endswith("python -m benchmarks mi300 --dry --rounds 1")
     # Beside a published time stands the size that it is of, and what was run instead of it.
     for sizes in ("16384 (run: 1024)", "8192 (run: 512)", "13312 x 16384 (run: 832 x 1024)"):
         assert f"| {sizes} " in said

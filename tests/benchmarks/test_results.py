@@ -96,7 +96,9 @@ def test_the_summary_has_the_mean_and_the_smallest_gain():
         in (found)
     )
     mean = math.sqrt(1.2 * 2)
-    assert f"mi300 against inductor: {mean:.2f}x in the mean, 1.20x at least" in found
+    assert f"mi300 against inductor: {mean:.2f}x in the mean, 1.20x at least, over 2 c" in found
+    single = tables.select(model_result(), lambda record: record["rows"] == 1)
+    assert all(line.endswith("over 1 case") for line in tables.summary(single))
 
 
 def test_the_page_has_every_table_and_every_cell():
