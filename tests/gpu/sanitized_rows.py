@@ -30,6 +30,7 @@ SHAPES = [
 ]
 GROUPS = {"per_token": -1, "per_group": 128, "per_tensor": 0}
 RING = (265, 16384)  # the fewest rows that the kernels with asynchronous copies take
+MANY = ((135, 16384), (530, 4096))  # and about those of SiLU per token with a workgroup a row
 
 Call = tuple[str, str, list[Any]]
 
@@ -69,6 +70,7 @@ def make_call(op: str, kind: str, shape: tuple[int, int], form: int, seed: int) 
 def calls(part: int, parts: int) -> Iterator[Call]:
     """The calls of one part of several, made as they are needed."""
     rings = [(op, "per_token", RING, 1) for op in ROW_OPS if op.endswith("norm_quant_dynamic")]
+    many = [("silu_mul_quant_dynamic", "per_token", shape, 0) for shape in MANY]
     listed = [
         (op, kind, shape, form)
         for op in ROW_OPS
@@ -77,7 +79,7 @@ def calls(part: int, parts: int) -> Iterator[Call]:
         for form in range(3)
     ]
     random.Random(0).shuffle(listed)
-    for seed, (op, kind, shape, form) in enumerate([*rings, *listed]):
+    for seed, (op, kind, shape, form) in enumerate([*rings, *many, *listed]):
         if seed % parts == part:
             yield make_call(op, kind, shape, form, seed)
 
