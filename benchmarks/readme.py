@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from statistics import geometric_mean
 
@@ -90,11 +91,89 @@ def gemm_block(result: Result) -> str:
     return tables.github(rows, heads + [tables.counted(count, "row") for count in counts])
 
 
-BLOCKS = {
-    "model-h200": ("model_h200.json", model_block),
-    "ops-h200": ("ops_h200.json", ops_block),
-    "gemm-h200": ("gemm_h200.json", gemm_block),
-    "model-cpu": ("model_cpu.json", model_block),
+def table_of(result_file: str, make: Callable[[Result], str]) -> Callable[[Path], str]:
+    """A block that is one result's table, with the machine and the commands above it."""
+
+    def made(folder: Path) -> str:
+        result = Result.load(folder / result_file)
+        return f"{heading(result)}\n{make(result)}"
+
+    return made
+
+
+def modelled_block(folder: Path) -> str:
+    """How near the time model comes, as its own pages say."""
+    pages = [(folder / name).read_text() for name in MODELLED]
+    commands = "\n".join(re.findall(r"`([^`]*benchmarks\.modelled[^`]*)`", "".join(pages)))
+    found = [page.split("\n\n")[1].splitlines() for page in pages]  # a page: text, summary, cases
+    rows = [[cell.strip() for cell in row.strip("|").split("|")] for t in found for row in t[2:]]
+    heads = [cell.strip() for cell in found[0][0].strip("|").split("|")]
+    return f"```sh\n{commands}\n```\n\n{tables.github(rows, heads)}"
+
+
+def limits_block(folder: Path) -> str:
+    """Where an H200 gains little or nothing, one point for each."""
+    load = lambda name: Result.load(folder / f"{name}.json")  # noqa: E731
+    points = (
+        most_rows(load("model_h200")),
+        worst_matmul(load("gemm_h200")),
+        dynamic(load("ops_h200")),
+    )
+    return "\n".join(points)
+
+
+def most_rows(result: Result) -> str:
+    """The step with the most rows, which gains by its norms alone."""
+    (preset, _, dtype, _, _, rows), line = max(tables.lines(result), key=lambda one: one[0][-1])
+    gain = tables.ratio(tables.speedup("inductor:reduce-overhead", line))
+    command = next(c for c in result.command.split("; ") if f"--preset {preset} " in c)
+    return (
+        f"- On an H200 with 33 rows and more the library multiplies, and a step gains by its norms "
+        f"alone: {preset} in {dtype} with {rows} rows {gain} over Inductor (`{command}`)."
+    )
+
+
+def worst_matmul(result: Result) -> str:
+    """The matmul that is slowest against the library."""
+
+    def gain(line: tables.Line) -> float:
+        theirs = [record["us"] for name, record in line.items() if name.startswith("torch.")]
+        return float(min(theirs) / line["op"]["us"])
+
+    (_, n, k, dtype, rows), line = min(tables.lines(result), key=lambda one: gain(one[1]))
+    said = "can be slower than" if gain(line) < 1 else "may be hardly faster than"
+    command = next(c for c in result.command.split("; ") if str(dtype) in c)
+    return (
+        f"- A single matmul {said} the library's there: {tables.ratio(gain(line))} for "
+        f"{n} x {k} in {DTYPES[str(dtype)]} with {tables.counted(rows, 'row')} (`{command}`)."
+    )
+
+
+def dynamic(result: Result) -> str:
+    """What dynamic scales cost against static ones."""
+    us = {case: line["op"]["us"] for case, line in tables.lines(result) if "op" in line}
+    costs: dict[tuple[object, object], list[float]] = {}
+    for (family, form, hidden, rows), time in us.items():
+        static = us.get((family, "static", hidden, rows))
+        if form != "static" and static:
+            costs.setdefault((rows, family), []).append(time / static)
+    names = {"norm": "norms", "silu": "SiLU"}
+    said = ", ".join(
+        f"{names[str(family)]} with {rows} rows {min(found):.2f} to {max(found):.2f}x"
+        for (rows, family), found in costs.items()
+    )
+    command = "` and `".join(result.command.split("; "))
+    return f"- Dynamic scales cost more than static ones on an H200: {said} (`{command}`)."
+
+
+MODELLED = ("modelled.md", "modelled_cpu.md")
+BLOCKS: dict[str, Callable[[Path], str]] = {
+    "model-h200": table_of("model_h200.json", model_block),
+    "ops-h200": table_of("ops_h200.json", ops_block),
+    "gemm-h200": table_of("gemm_h200.json", gemm_block),
+    "model-cpu": table_of("model_cpu.json", model_block),
+    "modelled": modelled_block,
+    "limits-h200": limits_block,
 }
 
 
@@ -104,9 +183,7 @@ def block(name: str, folder: Path = RESULTS) -> str:
     Raises:
         KeyError: for a name that is not in `BLOCKS`.
     """
-    file, make = BLOCKS[name]
-    result = Result.load(folder / file)
-    return f"{heading(result)}\n{make(result)}\n"
+    return f"{BLOCKS[name](folder)}\n"
 
 
 def render(text: str, folder: Path = RESULTS) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import shlex
 
 import pytest
@@ -18,9 +19,52 @@ def test_the_readme_is_what_the_results_say():
     assert readme.render(text) == text, "run python -m benchmarks.readme"
 
 
+FIGURE = re.compile(
+    r"\d(\.\d+)?x\b|\d (us|µs|ms|s|GB/s|TFLOP/s|GFLOP/s|%)(?!\w)|factor of \d|within \d"
+)
+
+
+def unfounded(text: str) -> list[str]:
+    """Paragraphs and points outside of the written blocks with a figure but no command."""
+    written = re.sub(r"```.*?```", "", readme.BLOCK.sub("", text), flags=re.DOTALL)
+    parts = re.split(r"\n\n|\n(?=- |\|)", written)
+    return [part for part in parts if FIGURE.search(part) and "`python -m" not in part]
+
+
+def test_a_figure_that_nobody_writes_has_its_command_beside_it():
+    assert unfounded(readme.README.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It is 1.2x faster.",
+        "- one\n- it takes 21 ms\n- `python -m x`",
+        "within a factor of 2",
+        "9 %",
+    ],
+)
+def test_a_figure_without_a_command_is_found(text):
+    block = "<!-- a -->\n3x\n<!-- end -->\n\n```text\n4 us\n```\n\n"
+    assert len(unfounded(f"{block}1024 x 1024 and 411 MB.\n\n{text}\n\nend")) == 1
+    assert (
+        unfounded(f"{block}{text} `python -m benchmarks ops`".replace("\n- `python -m x`", ""))
+        == []
+    )
+
+
+RESULTS = {"model-h200": "model_h200", "ops-h200": "ops_h200", "gemm-h200": "gemm_h200"}
+RESULTS["model-cpu"] = "model_cpu"
+
+
+def test_every_block_stands_in_the_readme_once():
+    found = [name for _, name, _ in readme.BLOCK.findall(readme.README.read_text())]
+    assert sorted(found) == sorted(readme.BLOCKS)
+
+
 def test_every_block_has_results_and_they_name_their_command():
-    for _, name, _ in readme.BLOCK.findall(readme.README.read_text()):
-        result = Result.load(readme.RESULTS / readme.BLOCKS[name][0])
+    for name, file in RESULTS.items():
+        result = Result.load(readme.RESULTS / f"{file}.json")
         assert all(options_of(command) for command in result.command.split("; "))
         assert result.command.split("; ")[0] in readme.block(name)
         assert result.records and result.header["commit"] and result.header["torch"]
@@ -48,7 +92,7 @@ def test_a_page_is_made_of_the_result_beside_it_and_its_commands_are_taken(file)
 
 @pytest.mark.parametrize("name", ["model-h200", "model-cpu"])
 def test_the_commands_beside_a_table_of_models_give_its_rows_and_no_others(name):
-    result = Result.load(readme.RESULTS / readme.BLOCKS[name][0])
+    result = Result.load(readme.RESULTS / f"{RESULTS[name]}.json")
     asked = set()
     for command in result.command.split("; "):
         given = parser().parse_args(options_of(command))
@@ -151,3 +195,25 @@ def test_matmuls_are_compared_with_the_faster_call_of_the_library():
     block = readme.gemm_block(result)
     assert last_row(block) == ["FP8, 1 lists in one launch", "2.50x (2.50x)"]
     assert last_row(block.rpartition("\n")[0]) == ["FP8, 2 shapes", "1.41x (1.00x)"]
+
+
+def test_what_dynamic_scales_cost_is_a_range_for_each_number_of_rows():
+    result = Result("ops", "one; two", {}, "")
+    for form, factor in {"static": 1.0, "per_token": 1.5, "per_group": 1.25}.items():
+        for family, hidden in (("norm", 64), ("norm", 128), ("silu", 64)):
+            case = {"family": family, "form": form, "hidden": hidden, "rows": 8}
+            us = 2.0 * (factor if hidden == 64 else factor**2)
+            result.add(case, {"op": Sample(us, us, us)})
+    assert readme.dynamic(result).endswith(
+        "norms with 8 rows 1.25 to 2.25x, SiLU with 8 rows 1.25 to 1.50x (`one` and `two`)."
+    )
+
+
+def test_the_slowest_matmul_is_named_with_its_command():
+    result = Result("gemm", "all of fp8; all of bf16", {}, "")
+    for n, dtype, ours in ((1, "fp8", 10.0), (2, "bf16", 25.0)):
+        case = {"shape": f"{n}", "n": n, "k": 1, "dtype": dtype, "rows": 8}
+        times = {"op": ours, "torch.mm": 20.0}
+        result.add(case, {name: Sample(us, us, us) for name, us in times.items()})
+    said = readme.worst_matmul(result)
+    assert "can be slower" in said and "0.80x for 2 x 1 in bf16 with 8 rows (`all of bf16`)" in said
