@@ -12,7 +12,7 @@ import torch
 
 from benchmarks import compile_time, gemm, html, model, ops
 from benchmarks.header import environment, has_module, open_device, recorded
-from benchmarks.options import parse, parser
+from benchmarks.options import STANDARD_ON_CPU, parse, parser
 from benchmarks.results import Result
 from benchmarks.tables import markdown
 from benchmarks.timing import Unavailable, compile_in_this_process, measure_ceilings
@@ -45,7 +45,9 @@ def main(arguments: list[str] | None = None) -> int:
     for name in list(BENCHMARKS) if options.benchmark == "all" else [options.benchmark]:
         is_one = options.benchmark != "all"
         path = options.json if is_one or not options.json else options.json / f"{name}.json"
-        result = measure(name, own_arguments(name, given[1:]), device, path)
+        own = own_arguments(name, given[1:])
+        own += [] if is_one else standard(name, own, device)
+        result = measure(name, own, device, path)
         if path:
             result.save(path)
             path.with_suffix(".md").write_text(markdown(result))
@@ -68,6 +70,14 @@ def own_arguments(name: str, given: Sequence[str]) -> list[str]:
         and not parser().parse_known_args([name, *option])[1]
     ]
     return [name, *(text for option in kept for text in option)]
+
+
+def standard(name: str, own: Sequence[str], device: torch.device) -> list[str]:
+    """What `all` adds to a benchmark's options, so that its whole set does not take too long."""
+    chosen = STANDARD_ON_CPU[name] if device.type == "cpu" else ()
+    given = {text.partition("=")[0] for text in own}
+    pairs = zip(chosen[::2], chosen[1::2], strict=True)
+    return [text for pair in pairs if pair[0] not in given for text in pair]
 
 
 def measure(name: str, given: list[str], device: torch.device, path: Path | None) -> Result:

@@ -107,9 +107,10 @@ def test_each_benchmark_has_the_options_that_it_takes(name, capsys):
     said = capsys.readouterr().out
     own = {
         "--dtype": ("ops", "gemm", "model", "mi300"),
-        "--providers": ("ops", "model"),
-        "--tuned-blocks": ("model", "mi300"),
-        "--depths": ("compile-time",),
+        "--providers": ("ops", "model", "all"),
+        "--form": ("ops", "all"),
+        "--tuned-blocks": ("model", "mi300", "all"),
+        "--depths": ("compile-time", "all"),
         "--dry": ("mi300",),
         "--plot": ("ops", "gemm", "model", "compile-time", "all"),
     }
@@ -122,10 +123,17 @@ def test_all_hands_each_benchmark_what_it_takes(monkeypatch):
         monkeypatch.setattr(
             module, "run", lambda options, device, result, name=name: seen.update({name: options})
         )
-    run("all", "--rows", "2", "--preset", "tiny")
+    run("all", "--rows", "2", "--preset", "tiny", "--layers", "3", "--form=per_group")
     assert seen["gemm"].rows == seen["ops"].rows == seen["model"].rows == [2]
     assert seen["model"].breakdown and seen["ops"].dtype is None
-    assert seen["compile-time"].depths == [8, 32] and not hasattr(seen["compile-time"], "rows")
+    assert seen["model"].layers == 3 and seen["ops"].form == ["per_group"]
+    assert seen["compile-time"].depths == [2, 8] and not hasattr(seen["compile-time"], "rows")
+    run("all", "--depths=1", "--providers", "mi300")
+    assert seen["compile-time"].depths == [1]
+    assert seen["ops"].providers == seen["model"].providers == ["mi300"]
+    assert seen["gemm"].rows == [1, 8, 32]  # of the standard set
+    run("compile-time")
+    assert seen["compile-time"].depths == [8, 32]
 
 
 @pytest.mark.parametrize("joined", ["--rows=1,2", "--rows 1,2"])
@@ -302,4 +310,4 @@ def test_all_goes_on_after_a_benchmark_that_gives_nothing(tmp_path, monkeypatch)
     assert {path.name for path in tmp_path.iterdir()} == {
         f"{name}.{ending}" for name in command_line.BENCHMARKS for ending in ("json", "md")
     }
-    assert Result.load(tmp_path / "gemm.json").command == "python -m benchmarks gemm"
+    assert Result.load(tmp_path / "gemm.json").command == "python -m benchmarks gemm --rows 1,8,32"
