@@ -119,6 +119,14 @@ def quant_into_a_buffer(a, b, weight, scale):
     return q.copy_((a.float() / (scale * torch.ones(a.shape[0], 1))).clamp(-448, 448))
 
 
+def results_in_slices(a, b, weight, scale):
+    out = torch.empty(a.shape[0], 3 * HIDDEN, dtype=BF16)
+    out[:, :HIDDEN] = llama_norm(a, b, weight, scale)
+    out[:, HIDDEN:-HIDDEN].copy_(functional.silu(b) * a)
+    out[:, -HIDDEN:] = functional.linear(a.to(BF16), weight.expand(HIDDEN, HIDDEN) * 0.05)
+    return [out, out[:, :HIDDEN], out[:, -HIDDEN:]]
+
+
 def other_scale_quant(a, b, weight, scale):
     s = b.abs().amax(-1, keepdim=True).float().clamp(min=1e-2) / 448
     return [(a.float() / s).clamp(-448, 448).to(E4M3FN), s]
@@ -168,6 +176,7 @@ STEPS = {
     "quant_of_two_rows": quant_of_two_rows,
     "quant_of_a_transpose": quant_of_a_transpose,
     "quant_into_a_buffer": quant_into_a_buffer,
+    "results_in_slices": results_in_slices,
     "other_scale_quant": other_scale_quant,
     "linear": lambda a, b, weight, scale: functional.linear(
         a.to(weight.dtype), weight.expand(HIDDEN, HIDDEN) * 0.05, weight
