@@ -237,8 +237,9 @@ def _explain(anchor: Term) -> Refusal | None:
             is_unsupported=True,
         )
     factors, sigmoids = _factors(anchor)
+    is_norm = any(factor.op == "rsqrt" for factor in factors)  # of gate itself, which is gated
     for sigmoid, gate in sigmoids:
-        if gate not in factors:
+        if gate not in factors or is_norm:
             continue
         divisor = next((t for t in (*sigmoid.args, sigmoid) if strip(t).op == "add"), None)
         steps = [] if divisor is None else [*map(strip, strip(divisor).args), strip(divisor)]

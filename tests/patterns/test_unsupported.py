@@ -79,6 +79,16 @@ def test_the_hint_for_sums_leads_to_a_norm():
     assert run(lambda x: model(x, True), x).kinds == ["rms_norm"]
 
 
+def test_a_norm_that_its_own_input_gates_is_no_silu():
+    def model(x, w):
+        return functional.rms_norm(x, (HIDDEN,), w, 1e-6) * torch.sigmoid(x)
+
+    made = run(model, fresh(ROWS, HIDDEN), fresh(HIDDEN))
+    assert made.kinds == ["rms_norm"]
+    assert [note.kind for note in made.rejected] == ["unsupported"] and GATE in made.reasons[0]
+    check_same(made.got, made.want)
+
+
 def test_the_hint_for_a_clamped_silu_leads_to_the_fusion():
     def model(x, y):
         return functional.silu(x.clamp(max=7.0)) * y.clamp(-7.0, 7.0)
