@@ -23,6 +23,16 @@ CHECK = torch.ops.aten._assert_tensor_metadata.default
 _COPY = torch.ops.aten.copy.default
 
 
+_RESULT_ALONE = (
+    "A kernel gives out its result alone: in that line use the result or the input of the fused "
+    "part, or compute the value there a second time."
+)
+_SCALE_ALONE = (
+    "A kernel gives out the scale alone: scale = amax / 448 and y / scale, or scale = 448 / amax "
+    "and y * scale. Compute from that scale what else is needed, 1 / scale or amax = scale * 448."
+)
+
+
 @dataclass(frozen=True)
 class _Taken:
     kind: str
@@ -116,8 +126,7 @@ class Legality:
                 line = short_source(source_line(user.meta.get("stack_trace") or ""))
                 return Refusal(
                     f"{inside} is also used by {user.name}{f' ({line})' if line else ''}",
-                    "A kernel gives out its result alone: in that line use the result or the input "
-                    "of the fused part, or compute the value there a second time.",
+                    _SCALE_ALONE if self._is_of_amax(node) else _RESULT_ALONE,
                 )
             if self._is_training:
                 return Refusal(
@@ -126,13 +135,22 @@ class Legality:
                 )
             return Refusal(
                 f"{inside} is a result of the graph",
-                "Do not return this value, or compute it a second time for that.",
+                _SCALE_ALONE
+                if self._is_of_amax(node)
+                else "Do not return this value, or compute it a second time for that.",
             )
         return None
 
     def _value_in_words(self, node: fx.Node) -> str:
         words = in_words(self._canonical.term(node))
         return words if words.startswith("a") else "a value"
+
+    def _is_of_amax(self, node: fx.Node) -> bool:
+        """Whether a value is on the way from a largest value to its scale."""
+        term = self._canonical.term(node)
+        while term.op in ("max", "min", "cast", "view", "mul", "div"):
+            term = next((a for a in term.args if not a.is_const), term.args[0])
+        return term.op == "amax"
 
     def _is_sum_of_both(self, user: fx.Node, inner: fx.Node, region: Region) -> bool:
         """Whether a value inside a norm is added to its result, as in h + h * weight."""

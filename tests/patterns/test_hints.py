@@ -203,7 +203,17 @@ def amax_of_both_ends(x, w, s, is_mended):
     return quant(y, (y.abs().amax(-1, keepdim=True) if is_mended else ends).float() / 448)
 
 
+def amax_used_twice(x, w, s, is_mended):
+    y = norm(x, w)
+    amax = y.abs().amax(-1, keepdim=True).float().clamp(min=1e-4)
+    if is_mended:
+        scale = amax / 448
+        return quant(y, scale), scale > 1
+    return (y.float() * (448 / amax)).clamp(-448, 448).to(E4M3FN), amax / 448 > 1
+
+
 MISSES = [
+    (amax_used_twice, "rms_norm_quant", "Compute from that scale what else is needed, 1 / scale"),
     (rstd_in_half, "rms_norm", "Keep the reciprocal root in float32"),
     (bound_instead_of_eps, "rms_norm", "rsqrt(mean(x.float()**2, -1, keepdim=True) + eps)"),
     (weight_first, "rms_norm", "x.float() * rsqrt(mean(x.float()**2, -1, keepdim=True) + eps) *"),

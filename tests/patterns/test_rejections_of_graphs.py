@@ -81,6 +81,18 @@ def test_a_computed_scale_with_an_unknown_number_is_no_maximum_of_two():
     check_same(made.got, made.want)
 
 
+def test_a_largest_value_that_is_returned_is_to_follow_from_the_scale():
+    def model(x, w):
+        y = norm(x, w)
+        amax = y.abs().amax(-1, keepdim=True).float()
+        return quant(y, amax / 448), amax
+
+    made = run(model, fresh(ROWS, HIDDEN), fresh(HIDDEN))
+    assert made.kinds == ["rms_norm"]
+    assert made.reasons[0].endswith("inside the fusion, is a result of the graph")
+    assert "amax = scale * 448" in made.rejected[0].hint
+
+
 def test_a_disabled_kind_is_not_reported():
     made = run(norm, fresh(ROWS, HIDDEN), fresh(HIDDEN), disable=["rms_norm"])
     assert not made.fused and not made.rejected
