@@ -7,9 +7,11 @@ one spelling of a quantisation stands for all its clamps.
 
 from __future__ import annotations
 
+import ctypes
 import math
 from typing import TYPE_CHECKING
 
+import torch
 from torch import fx
 
 from mi300_inductor.graph.forms import argument, aten, handles, prims
@@ -47,6 +49,10 @@ def _converted(build: Canonicaliser, node: fx.Node, source: Term) -> Term | None
         return source
     if value.dtype in FP8_DTYPES:
         return build.like(node, "to_fp8", _bounded(build, node, source))
+    if value.dtype == torch.float64 and source.dtype in FLOAT_DTYPES:
+        return build.like(node, "to_double", source)
+    if value.dtype == torch.float32 and source.dtype == torch.float64:
+        return _scale_in_double(build, node, source)
     if source.dtype not in FLOAT_DTYPES or value.dtype not in FLOAT_DTYPES:
         return None
     if source.dtype == value.dtype:
@@ -56,6 +62,51 @@ def _converted(build: Canonicaliser, node: fx.Node, source: Term) -> Term | None
         if form is not None:
             return form
     return build.like(node, "cast", source)
+
+
+def _scale_in_double(build: Canonicaliser, node: fx.Node, value: Term) -> Term | None:
+    """A scale that is computed in float64 and rounded, as torchao's training does: that in fp32.
+
+    float64 has more than twice the digits of fp32, so that a quotient of two fp32 numbers comes out
+    the same; by way of a reciprocal it does but for one in 2^28.
+    """
+    if value.op == "mul" and value.args[1].is_const and _is_reciprocal(value.args[0]):
+        top, bottom = value.args[1], value.args[0].args[1]
+    elif value.op == "div":
+        top, bottom = value.args
+    else:
+        return None
+    const, largest = (top, bottom) if top.is_const else (bottom, top)
+    bound = largest.args[1] if largest.op == "max" else None
+    amax = strip(largest if bound is None else largest.args[0])
+    if amax.op != "to_double" or strip(amax.args[0]).op != "amax":
+        return None
+    if not const.is_const or ctypes.c_float(const.value).value != const.value:
+        return None
+    inner = amax.args[0]
+    if bound is not None:
+        if not bound.is_const or not _same_in_fp32(top, bottom, const, bound):
+            return None
+        inner = build.make("max", (inner, bound), (), torch.float32, value.shape)
+        inner.origin = inner.origin or node
+    args = (const, inner) if const is top else (inner, const)
+    return build.like(node, "div", *args)
+
+
+def _is_reciprocal(term: Term) -> bool:
+    return term.op == "div" and term.args[0].is_const and term.args[0].value == 1.0
+
+
+def _same_in_fp32(top: Term, bottom: Term, const: Term, bound: Term) -> bool:
+    """Whether the scale of a row of zeros is the same, although its bound is rounded to fp32."""
+    numbers = (const.value, bound.value) if const is top else (bound.value, const.value)
+    if not numbers[1]:
+        return numbers[0] != 0
+    rounded = [ctypes.c_float(number).value for number in numbers]
+    if not rounded[1]:
+        return False
+    wide, narrow = numbers[0] / numbers[1], rounded[0] / rounded[1]
+    return ctypes.c_float(wide).value == ctypes.c_float(narrow).value
 
 
 def _in_halves(build: Canonicaliser, node: fx.Node, value: Term) -> Term | None:

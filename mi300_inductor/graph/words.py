@@ -28,6 +28,7 @@ def in_words(term: Term) -> str:
         "max": "a lower bound",
         "min": "an upper bound",
         "to_fp8": "a cast to an FP8 dtype",
+        "to_double": "a cast to torch.float64",
         "cast": f"a cast to {term.dtype}",
     }
     return words.get(term.op, term.op if term.op != "leaf" else "a value")
