@@ -153,7 +153,7 @@ MOVES = {
     "a slice (slice_1)": lambda y: y[-2:],
     "a selection (select)": lambda y: y[:, 0],
     "an expansion (expand)": lambda y: y[:, :, None].expand(-1, -1, 3, -1),
-    "a transposition (permute), a slice (slice_1)": lambda y: y.transpose(0, 1)[1:].reshape(-1),
+    "a transposition (permute) and a slice (slice_1)": lambda y: y.transpose(0, 1)[1:].reshape(-1),
 }
 
 
@@ -163,15 +163,15 @@ def test_what_moves_elements_is_named_in_a_note(name):
     (note,) = made.rejected
     assert made.kinds == ["rms_norm"] and note.kind == "quant" and note.is_note
     assert note.reason == (
-        f"between the result of the norm or activation and its quantisation stands {name}"
+        "between the result of the norm or activation and its quantisation "
+        f"{'stand' if ' and ' in name else 'stands'} {name}"
     )
     assert "behind the quantisation, or before" in note.hint
     check_same(made.got, made.want)
 
 
-@pytest.mark.parametrize("change", [lambda y: y + 1, lambda y: y.relu(), lambda y: y.cumsum(-1)])
-def test_what_computes_between_leaves_a_note(change):
-    made = run(lambda x, w, s: quant(change(norm(x, w)), s), *inputs(), torch.rand(1) + 0.5)
+def test_what_computes_other_values_leaves_a_note():
+    made = run(lambda x, w, s: quant(norm(x, w).cumsum(-1), s), *inputs(), torch.rand(1) + 0.5)
     assert made.reasons == [
         "quant: the quantised value is not the result of an RMSNorm or of SiLU*mul, so there is no "
         "kernel to merge it into"
