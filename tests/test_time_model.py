@@ -22,9 +22,7 @@ s0 = sympy.Symbol("s0", integer=True, positive=True)
 def test_modelled_times_are_within_a_third_of_those_measured_on_an_h200(table: str) -> None:
     lines = list(getattr(modelled, table)())
     assert len(lines) > 50
-    # What the README leaves out.
-    found = [line.case for line in lines if max(line.ratio, 1 / line.ratio) > 1.3]
-    assert found == ["silu per_token 3584 x 2048"] * (table == "rows_on_h200")
+    assert [line.case for line in lines if max(line.ratio, 1 / line.ratio) > 1.3] == []
 
 
 @pytest.mark.parametrize("table", ["published_rows", "published_gemm"])
