@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 import torch
@@ -115,6 +115,14 @@ class Decoding:
             difference=worst.max().item(),
             lead=lead.median().item(),
         )
+
+    @property
+    def spread(self) -> float:
+        """How far the quartiles of the decode steps are apart, as a part of their median."""
+        if len(self.decode_ms) < 2:
+            return 0.0
+        low, middle, high = quantiles(self.decode_ms, n=4, method="inclusive")
+        return (high - low) / middle
 
     @property
     def prefill(self) -> float:

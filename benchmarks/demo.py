@@ -36,6 +36,8 @@ from mi300_inductor import build
 from mi300_inductor.report import GraphReport, Rejection
 
 RIGHT = ("right",) * 3
+# Quartiles of the decode steps that are further apart than this say that something else ran.
+CALM = 0.3
 WORD = {"static": "FP8, static scales", "per_token": "FP8, scales per token", "none": "bf16"}
 
 
@@ -164,7 +166,15 @@ def time_table(runs: dict[str, Decoding]) -> str:
             row += [f"{mine:.2f}", "" if run is mi300 else f"{mine / ours:.2f}x"]
         rows.append([*row, "" if name == "eager" else f"{sum(run.first_s):.1f}"])
     headers = ["", "prefill ms", "mi300 gains", "decode step ms", "mi300 gains", "compile s"]
-    return tabulate(rows, headers, disable_numparse=True, colalign=("left", *RIGHT, *RIGHT[:2]))
+    table = tabulate(rows, headers, disable_numparse=True, colalign=("left", *RIGHT, *RIGHT[:2]))
+    worst = max(runs, key=lambda name: runs[name].spread)
+    if runs[worst].spread <= CALM:
+        return table
+    return (
+        f"{table}\nThis machine was busy: the quartiles of {worst}'s steps are "
+        f"{100 * runs[worst].spread:.0f} % apart.\nThe times above mean little; run it again when "
+        "nothing else is running."
+    )
 
 
 def more_row_counts(decoder: Decoder, prompt: torch.Tensor, console: Console) -> tuple[str, bool]:

@@ -85,7 +85,8 @@ def mi300(
             raise
         raise RuntimeError(
             f"mi300: the model is compiled for training; got a {error}, expected operations with a "
-            "derivative. Call it under torch.no_grad(), also the first time."
+            "derivative. Call it under torch.no_grad(), also the first time; explain does so for a "
+            "model in eval() mode."
         ) from error
     return compiled
 

@@ -78,7 +78,8 @@ def _advice(expected: Expectation, found: int, report: Report) -> str:
     steps = []
     if others:
         those = "that kind" if len(others) == 1 else "those kinds"
-        steps.append(f"{' and '.join(others)}: expect {those}")
+        # Some of the kind are there: those of the other may be meant to be what they are.
+        steps.append(f"{' and '.join(others)}: {'perhaps ' if found else ''}expect {those}")
     telling = (_family(kind), "pass")
     if any(item.is_note or _family(item.kind) in telling for item in report.rejected):
         steps.append("read the refusals below" if steps else "Read the refusals below")

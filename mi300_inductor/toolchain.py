@@ -93,7 +93,7 @@ def _clang(arguments: Sequence[str]) -> None:
     if found != PINNED:
         raise RuntimeError(
             f"toolchain: the pinned compiler is missing; got ziglang {found}, expected {PINNED}. "
-            "Install it with `pip install 'mi300-inductor[gpu]'`."
+            f"Install it with `pip install ziglang=={PINNED}`, which is the extra `gpu`."
         )
     run_compiler([sys.executable, "-m", "ziglang", *arguments])
 

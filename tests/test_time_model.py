@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import sympy
 import torch
 
 from benchmarks import modelled
-from mi300_inductor import cpu_timing
+from mi300_inductor import build, cpu_timing
 from mi300_inductor.arch import CPU, GFX942, SM90, MatrixRate
 from mi300_inductor.cost import Cost, Kernel
 from mi300_inductor.graph import select, unfused
@@ -107,6 +108,24 @@ def test_the_constants_of_a_cpu_follow_from_what_calls_took() -> None:
     for rate in found.matrix_rates:
         assert rate.flops == pytest.approx(2 * n * k / 3e-6)
         assert rate.weights == pytest.approx(n * k / 1e-6)
+    assert cpu_timing.without_growth({**calls, **products}) == []
+    disturbed = {**calls, **products, "library 1 1": 1e-3, "operator_norm call": 1e-3}
+    assert cpu_timing.without_growth(disturbed) == [
+        "`operator_norm rows` and `operator_norm call`",
+        "`library 1 64` and `library 1 1`",
+    ]
+
+
+def test_a_busy_cpu_is_said_and_not_remembered(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    build.load_kernels("CPU")  # before the cache is another one
+    names = list(cpu_timing.calls())
+    monkeypatch.setattr(cpu_timing, "calls", lambda: dict.fromkeys(names))
+    monkeypatch.setattr(cpu_timing, "time_undisturbed", lambda calls, _: [1e-3] * len(calls))
+    with pytest.raises(RuntimeError, match="^cpu_timing: this CPU is too busy to be measured; got"):
+        cpu_timing._write(tmp_path / "cpu_timing.json")
+    assert not list(tmp_path.iterdir())
 
 
 def test_symbols_take_the_numbers_they_are_given() -> None:

@@ -131,7 +131,8 @@ class Legality:
             if self._is_training:
                 return Refusal(
                     f"{inside} is saved for backward",
-                    "Use torch.no_grad() (or torch.inference_mode()) if no gradient is needed.",
+                    "Use torch.no_grad() (or torch.inference_mode()) if no gradient is needed; "
+                    "explain does so for a model in eval() mode.",
                 )
             return Refusal(
                 f"{inside} is a result of the graph",

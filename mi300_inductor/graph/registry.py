@@ -76,6 +76,7 @@ def spelling(meaning_name: str) -> Callable[[Function], Function]:
         spellings of that meaning, for example `(x, weight, eps)`, and which returns one tensor.
 
     Raises:
+        TypeError: for something that is no plain function.
         ValueError: for an unknown meaning, other parameters, or a function that computes something
             else than the built-in spellings with the same parameters.
     """
@@ -88,6 +89,11 @@ def spelling(meaning_name: str) -> Callable[[Function], Function]:
     meaning = known[meaning_name]
 
     def add(function: Function) -> Function:
+        if not inspect.isfunction(function):
+            raise TypeError(
+                f"spelling: what is decorated is no function; got {shown(function)}, expected a "
+                "plain Python function of tensors. Define it with `def`."
+            )
         _check(meaning, function)
         present = _user_spellings.setdefault(meaning_name, [])
         present[:] = [old for old in present if old.__qualname__ != function.__qualname__]

@@ -122,6 +122,11 @@ def test_a_wrong_spelling_is_refused(meaning, function, message):
     assert registry.user_spellings_key() == ""
 
 
+def test_something_that_is_no_function_is_refused():
+    with pytest.raises(TypeError, match="^spelling: what is decorated is no function; got"):
+        mi.spelling("rms_norm")(3)
+
+
 FIRST_USE_AMONG_FAKE_TENSORS = """
 from torch._subclasses import FakeTensor, FakeTensorMode
 
