@@ -66,7 +66,7 @@ class Rejection:
             itself, which it counts too. Three are notes, which it does not count: `quant`, a
             quantisation that has no norm or activation before it; `unsupported`, another operation
             that resembles one of the kinds; and `competition`, a fusion that was made without a
-            part that another fusion has taken.
+            part that another fusion has taken, or not at all.
         node: Name of the node where it was recognised (the anchor).
         reason: The first condition that failed, with the values found.
         source: `file:line: code` of the model's line, or an empty string.

@@ -8,6 +8,8 @@ of a cast to FP8 has infinite bounds where the graph has none.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -110,6 +112,11 @@ def _bounds(match: Match, clamped: Term) -> tuple[float, float] | Refusal:
                 "Convert to FP8 directly from the dtype of the division.",
             )
     low, high = match.scalar("clamp_min"), match.scalar("clamp_max")
+    if math.isnan(low) or math.isnan(high):
+        return Refusal(
+            "a bound of the clamp is NaN, which makes every value NaN",
+            "Clamp to the range of the FP8 format.",
+        )
     if own in (held["max"], held["min"]):
         low = rounded_number(low, own)
     return low, rounded_number(high, own) if own == held["min"] else high

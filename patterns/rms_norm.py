@@ -66,6 +66,11 @@ def _describe(match: Match) -> RmsNorm | Refusal:
             f"the input of the norm is {x.dtype}, expected float32, bfloat16 or float16",
             "Normalise in one of these dtypes.",
         )
+    if weight is not None and weight.dtype not in (*FLOAT_DTYPES, None):
+        return Refusal(
+            f"the weight of the norm is {weight.dtype}, expected float32, bfloat16 or float16",
+            "Convert the weight to one of these dtypes before it is multiplied.",
+        )
     refusal = _other_rounding(match)
     if refusal is not None:
         return refusal

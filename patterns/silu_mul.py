@@ -82,6 +82,12 @@ def _inner(term: Term) -> Iterator[Term]:
 
 def _describe(match: Match) -> SiluMul | Refusal:
     gate, up = match.variables["gate"], match.variables["up"]
+    if not match.root.shape:
+        return Refusal(
+            "gate and up are tensors without dimensions, expected rows",
+            "Nothing to change: there is nothing to gain from one value.",
+            is_unsupported=True,
+        )
     for name, value in (("gate", gate), ("up", up)):
         if value.dtype not in FLOAT_DTYPES:
             return Refusal(

@@ -20,7 +20,7 @@ from mi300_inductor.graph.meaning import Fact, Refusal
 from mi300_inductor.graph.region import Plan, Region
 from mi300_inductor.graph.select import cost
 
-# Kind of the refusal of a fusion that was made without a part that another one has taken.
+# Kind of the refusal of a fusion that another one has taken a part of, or all.
 COMPETITION = "competition"
 # Stands for a size that is not known while compiling, where savings are compared.
 TYPICAL_SIZE = 32
@@ -77,10 +77,8 @@ def _report(plan: Plan, refused: Sequence[tuple[Region, Refusal]], taken: Region
         return
     kind, parts = lost[0][0].kind, lost[0][0].parts
     region, refusal = [one for one in lost if (one[0].kind, one[0].parts) == (kind, parts)][-1]
-    if taken is None or not refusal.is_competition:
-        plan.refuse(region.kind, region.rows, refusal)
-    else:
-        plan.refuse(COMPETITION, region.rows, refusal)
+    kind = COMPETITION if refusal.is_competition else region.kind
+    plan.refuse(kind, region.rows, refusal)
 
 
 def _key(region: Region) -> _Key:

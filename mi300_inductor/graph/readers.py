@@ -68,7 +68,7 @@ def _split(view: Term) -> int:
     if not old or not new or is_transparent_view(view):
         return 0
     hidden, group = old[-1], new[-1]
-    if isinstance(hidden, int) and isinstance(group, int) and 0 < group < hidden:
+    if isinstance(hidden, int) and isinstance(group, int) and 1 < group < hidden:
         return group if hidden % group == 0 else 0
     return 0
 
@@ -109,10 +109,11 @@ def read_by(
     is_single = all(same_dim(dim, 1) for dim in fact.scale.shape)
     if dynamic is None and is_single and not _follows_from(fact.scale, producer.root):
         return Reader(fact, y_dtype, None, 0)
-    if not is_single and _has_other_rows(fact.y):
+    is_row = group or same_dim(fact.root.shape[-1], producer.root.shape[-1])
+    if not is_single and (not is_row or _has_other_rows(fact.y)):
         return Refusal(
             f"the result of the norm or activation, {shape_text(producer.root)}, is viewed as "
-            f"{shape_text(fact.y)} before it is quantised, and each of these rows has a scale",
+            f"{shape_text(fact.root)} before it is quantised, and each of these rows has a scale",
             "Quantise before the view, with a scale for each row or group of it, or use one scale "
             "for the whole tensor.",
         )
@@ -120,7 +121,7 @@ def read_by(
         return Reader(fact, y_dtype, dynamic, group or -1)
     if fact.scale in recognition.refused:
         return recognition.refused[fact.scale]
-    why = other_value or _from_both_ends(fact.scale)
+    why = other_value or _from_several(fact.scale)
     known = "has one value per row but does not follow from the largest absolute value of that row"
     if is_single:
         known = "is computed from the quantised value, but not from its largest absolute value"
@@ -184,16 +185,23 @@ def _follows_from(scale: Term, result: Term) -> bool:
 _REACH = 64
 
 
-def _from_both_ends(scale: Term) -> str | None:
-    """Says that a scale follows from the largest value and the smallest, not from |y|."""
+def _from_several(scale: Term) -> str | None:
+    """Says that a scale is the maximum of several values, both ends of y or those of others."""
     while scale.op in ("mul", "div", "max", "cast", "view") and scale.args:
         operands = [operand for operand in scale.args if not operand.is_const]
         if len(operands) > 1 and scale.op != "max":
             return None
         if len(operands) > 1:
-            ends = (strip(a.args[0] if a.op == "abs" else a) for a in map(strip, operands))
-            is_known = any(end.op == "amax" for end in ends)
-            return "it is the maximum of amax and -amin, expected abs().amax" if is_known else None
+            ends = [strip(a.args[0] if a.op == "abs" else a) for a in map(strip, operands)]
+            others = [end for end in ends if end.op != "amax"]
+            if len(others) == len(ends):
+                return None
+            if others and others[0].op in ("neg", "mul"):
+                return "it is the maximum of amax and -amin, expected abs().amax"
+            return (
+                f"it is the maximum of {' and '.join(map(describe, operands))}, expected the amax "
+                "of the quantised value alone"
+            )
         scale = operands[0]
     return None
 

@@ -171,7 +171,10 @@ def _target(region: Region) -> ArchSpec:
 
 
 def _symbols(spent: Cost) -> list[sympy.Symbol]:
-    return sorted(symbols_of(spent.bytes_before + spent.bytes_after), key=str)
+    kernels = (*spent.before, *spent.after)
+    # Of no rows no byte is moved, but a row has its width all the same.
+    used = [symbols_of(k.bytes_moved) | symbols_of(k.rows) | symbols_of(k.width) for k in kernels]
+    return sorted(set().union(*used), key=str)
 
 
 def admissible_sizes(spent: Cost, value: torch.Tensor) -> list[Sizes]:
