@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from mi300_inductor.graph.between import moved_squares
 from mi300_inductor.graph.meaning import Meaning, Refusal, RmsNorm
 from mi300_inductor.graph.spelling import HIDDEN, ROWS, Match
 from mi300_inductor.graph.term import FLOAT_DTYPES, HALF_DTYPES, Term, held_dtype, strip
@@ -130,7 +131,7 @@ def _is_anchor(term: Term) -> bool:
 
     Where a number is added to the root, or bounds it, that is the anchor.
     """
-    return _reduction(term) is not None
+    return _reduction(term) is not None or (term.op == "rsqrt" and moved_squares(term) is not None)
 
 
 def _reduction(term: Term) -> Term | None:
@@ -164,7 +165,8 @@ def _root_in(term: Term) -> Term | None:
 def _explain(anchor: Term) -> Refusal | None:
     """Mistakes in the mean of squares, which the operands around it would hide."""
     reduction = _reduction(anchor)
-    assert reduction is not None
+    if reduction is None:
+        return moved_squares(anchor)
     path = _path(anchor, reduction)
     if reduction.op == "sum" and not any(strip(use).op in ("mul", "div") for use in path):
         return Refusal(

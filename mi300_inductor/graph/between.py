@@ -1,13 +1,14 @@
-"""What stands between the result of a norm or an activation and its quantisation, in words.
+"""What stands between parts of a fusion that follow one another in a kernel, in words.
 
-The kernels quantise their result as it is. Another operation on the way keeps the two apart, and
-this finds it, so that the report can name it.
+The kernels quantise the result of a norm or an activation as it is, and take the root of the mean
+of squares as it is. Another operation on the way keeps the two apart, and this finds it, so that
+the report can name it.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -56,6 +57,9 @@ _JOINS = (
     *("slice_scatter", "select_scatter", "index_put", "scatter"),
 )
 _ROUNDS = ("round", "floor", "ceil", "trunc")
+# They exchange values with other devices.
+_EXCHANGES = ("all_reduce", "wait_tensor")
+_AVERAGES = ("mean", "sum", "nanmean", *_EXCHANGES)
 
 
 def stands_between(value: Term, producers: Collection[Term]) -> Refusal | None:
@@ -69,7 +73,7 @@ def stands_between(value: Term, producers: Collection[Term]) -> Refusal | None:
         None if none of the results is near.
     """
     results = {node for root in producers for node in root.nodes}
-    way = _way_back(value.node, results) if value.nodes else []
+    way = _way_back(value.node, results.__contains__) if value.nodes else []
     found = {_name(node): node for node in way if node.target not in _SAME_ORDER}
     # Those that may be a part of the quantisation say less than others.
     telling = [name for name in found if name not in _SCALING] or list(found)
@@ -99,14 +103,45 @@ def _hint(names: Collection[str]) -> str:
     )
 
 
-def _way_back(start: fx.Node, results: Collection[fx.Node]) -> list[fx.Node]:
-    """The operations from a value back to the nearest of some results, that excluded."""
+def moved_squares(root: Term) -> Refusal | None:
+    """Names what moves values between squares, their mean and its reciprocal root, if any does."""
+    way = _way_back(root.node, _is_square, _AVERAGES) if root.nodes else []
+    names = {_name(node): node for node in way}
+    moves = [name for name in names if name in (*_MOVES, *_EXCHANGES)]
+    if not moves or not names.keys() & set(_AVERAGES):
+        return None
+    shown = [f"{_MOVES.get(name, name)} ({names[name].name})" for name in reversed(moves)]
+    return Refusal(
+        f"between the squares and the reciprocal root of their mean "
+        f"{'stands' if len(shown) == 1 else 'stand'} {' and '.join(shown)}",
+        "Normalise x whole, x.float() * rsqrt(mean(x.float()**2, -1, keepdim=True) + eps), and "
+        "move its result, or x before, instead.",
+        is_unsupported=True,
+    )
+
+
+def _is_square(node: fx.Node) -> bool:
+    if node.target is aten.pow.Tensor_Scalar:
+        return bool(node.args[1] == 2)
+    return node.target is aten.mul.Tensor and node.args[0] is node.args[1]
+
+
+def _way_back(
+    start: fx.Node, is_end: Callable[[fx.Node], bool], through: Collection[str] = ()
+) -> list[fx.Node]:
+    """The operations from a value back to the nearest that ends the way, that excluded.
+
+    Args:
+        start: Where it begins.
+        is_end: Whether a node ends it.
+        through: Names of operations that it may pass, besides those of single elements.
+    """
     ways, seen = [[start]], {start}
     for way in ways:
         node = way[-1]
-        if node in results:
+        if is_end(node):
             return way[:-1]
-        if len(way) > _REACH or not _is_light(node):
+        if len(way) > _REACH or not (_is_light(node) or _name(node) in through):
             continue
         for source in node.all_input_nodes:
             if source not in seen:

@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from mi300_inductor.graph.between import stands_between
+from mi300_inductor.graph.matmul_forms import MATMULS
 from mi300_inductor.graph.meaning import DynamicScale, Quantize, Refusal, RmsNorm, SiluMul
 from mi300_inductor.graph.recognise import Recognition, furthest_failure
 from mi300_inductor.graph.term import (
@@ -87,6 +88,7 @@ def read_by(
             recognition.refused.get(fact.root)
             or _other_scale(fact.y, producers)
             or stands_between(source_of_value(fact.y), producers)
+            or _shared_product(source_of_value(fact.y))
             or Refusal(
                 "the quantised value is not the result of an RMSNorm or of SiLU*mul, so there is "
                 "no kernel to merge it into",
@@ -136,6 +138,19 @@ _WANTED = (
     "Compute it as y.abs().amax(-1, keepdim=True).float() / 448 from the value that is quantised, "
     "or use one static scale"
 )
+
+
+def _shared_product(value: Term) -> Refusal | None:
+    """Says that a matmul's result is read elsewhere, too, which keeps its quantisation apart."""
+    readers = {user for node in value.nodes for user in node.users}
+    if value.op not in MATMULS or len(readers) < 2:
+        return None
+    return Refusal(
+        f"the quantised value, {describe(value)}, is read by "
+        f"{' and '.join(sorted(node.name for node in readers))}, expected its quantisation alone",
+        "A matmul quantises its result where nothing else reads it: use the quantised value alone, "
+        "or leave it as it is.",
+    )
 
 
 def _other_scale(y: Term, producers: Mapping[Term, Producer]) -> Refusal | None:

@@ -115,3 +115,42 @@ def test_a_scale_of_several_values_is_named():
     (reason,) = [r for r in done.reasons if "maximum of" in r]
     assert "-amin" not in reason and "expected the amax of the quantised value alone" in reason
     check_same(done.got, done.want)
+
+
+def rstd(mean):
+    return torch.rsqrt(mean + 1e-6)
+
+
+MOVED = {
+    "a slice of the mean": lambda x: x[2:] * rstd(x.square().mean(-1, keepdim=True)[2:]),
+    "a repeated mean": lambda x: (
+        x.repeat(2, 1) * rstd(x.square().mean(-1, keepdim=True).repeat(2, 1))
+    ),
+    "chosen rows": lambda x: x[[0, 2]] * rstd(x.square().mean(-1, keepdim=True)[[0, 2]]),
+    "transposed squares": lambda x: x.t() * rstd(x.square().t().mean(-1, keepdim=True)),
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_squares_that_are_moved_are_named(name):
+    done = run(lambda x: MOVED[name](x.float()), fresh(4, HIDDEN))
+    assert done.kinds == []
+    (refused,) = done.rejected
+    assert refused.kind == "unsupported"
+    assert refused.reason.startswith(
+        "between the squares and the reciprocal root of their mean stan"
+    )
+    assert "Normalise x whole" in refused.hint
+    check_same(done.got, done.want)
+
+
+def test_a_product_that_is_quantised_and_read_is_said():
+    def model(x, weight, scale):
+        y = functional.linear(x, weight)
+        return quantize(y, scale), y
+
+    done = run(model, fresh(4, HIDDEN), fresh(HIDDEN, HIDDEN), torch.tensor(0.1))
+    assert done.kinds == ["skinny_gemm"]
+    (reason,) = [reason for reason in done.reasons if reason.startswith("quant: ")]
+    assert "is read by" in reason and "output, expected its quantisation alone" in reason
+    check_same(done.got[1], done.want[1])
