@@ -141,7 +141,7 @@ def _way_back(
         node = way[-1]
         if is_end(node):
             return way[:-1]
-        if len(way) > _REACH or not (_is_light(node) or _name(node) in through):
+        if len(way) > _REACH or not (_is_light(node) or _is_named(node, through)):
             continue
         for source in node.all_input_nodes:
             if source not in seen:
@@ -158,6 +158,10 @@ def _is_light(node: fx.Node) -> bool:
         return False
     is_listed = _name(node) in (*_MOVES, *_JOINS)
     return is_listed or torch.Tag.pointwise in node.target.tags
+
+
+def _is_named(node: fx.Node, names: Collection[str]) -> bool:
+    return node.op == "call_function" and _name(node) in names
 
 
 def _name(node: fx.Node) -> str:
