@@ -125,13 +125,6 @@ def _describe(match: Match) -> Matmul | Refusal:
                 f"{k_stride} along k, expected 1",
                 "Copy it once, outside of what is compiled: weight = weight.contiguous().",
             )
-        if not is_stored(b):
-            return Refusal(
-                f"the second operand, {describe(b)}, is computed in the graph and stored as "
-                "[k, n], expected a weight stored as [n, k]",
-                "Nothing to change: the library multiplies it.",
-                is_unsupported=True,
-            )
         return Refusal(
             f"the weight is stored as [k, n]: {_K_WORDS[along_k]} {shape_text(b)} has stride "
             f"{k_stride} along k, expected 1",

@@ -92,17 +92,6 @@ def test_a_norm_behind_an_activation_is_no_miss(dtype):
     check_same(done.got, done.want)
 
 
-def test_a_product_with_computed_values_is_no_miss():
-    def model(q, k, v):
-        scores = (q @ k.t()).float() / 8
-        return scores.softmax(-1).to(BF16) @ (v * 2)
-
-    done = run(model, *(fresh(16, HIDDEN) for _ in range(3)))
-    assert all(rejection.is_note for rejection in done.rejected), done.reasons
-    assert any("is computed in the graph and stored as [k, n]" in r for r in done.reasons)
-    check_same(done.got, done.want)
-
-
 def test_a_scale_of_several_values_is_named():
     def model(x, weight, other):
         y = norm(x, weight)
