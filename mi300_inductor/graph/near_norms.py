@@ -1,0 +1,169 @@
+"""What looks like an RMSNorm and is none: the values divided by the root of something of squares.
+
+`is_near` says where to look, `what_differs` names the first mistake in the mean of squares, its
+root and eps, which matching would only show as an operation that was not expected.
+"""
+
+from __future__ import annotations
+
+import math
+
+from mi300_inductor.graph.between import moved_squares
+from mi300_inductor.graph.meaning import Refusal
+from mi300_inductor.graph.term import HALF_DTYPES, Term, held_dtype, strip
+from mi300_inductor.graph.words import describe
+
+
+def is_near(term: Term) -> bool:
+    """An rsqrt over a mean or sum of squares, or a division by the square root of one.
+
+    Where a number is added to the root, or bounds it, that is the anchor.
+    """
+    return _reduction(term) is not None or (term.op == "rsqrt" and moved_squares(term) is not None)
+
+
+def _reduction(term: Term) -> Term | None:
+    """The mean or sum of squares in an anchor."""
+    if term.op == "rsqrt":
+        inner = [strip(operand) for operand in term.args]
+    elif term.op in ("add", "max") and any(a.is_const for a in term.args):
+        inner = [root for root in map(_root_in, term.args) if root is not None]
+    elif term.op == "div":
+        root = _root_in(term.args[1])
+        inner = [] if root is None else [root]
+    else:
+        return None
+    for _ in range(4):
+        for candidate in inner:
+            is_reduction = candidate.op in ("mean", "mean_other", "sum")
+            if is_reduction and _is_square(candidate.args[0]):
+                return candidate
+        inner = [strip(a) for candidate in inner for a in candidate.args]
+    return None
+
+
+def _root_in(term: Term) -> Term | None:
+    """The square root of which a value is a multiple, rounded perhaps."""
+    term = strip(term)
+    while term.op == "expand" or (term.op in ("mul", "div") and term.args[1].is_const):
+        term = strip(term.args[0])
+    return term if term.op == "sqrt" else None
+
+
+def what_differs(anchor: Term) -> Refusal | None:
+    """Mistakes in the mean of squares, which the operands around it would hide."""
+    reduction = _reduction(anchor)
+    if reduction is None:
+        return moved_squares(anchor)
+    path = _path(anchor, reduction)
+    if reduction.op == "sum" and not any(strip(use).op in ("mul", "div") for use in path):
+        return Refusal(
+            "the squares are summed, not averaged, so this is an L2 normalisation",
+            "If an RMSNorm is meant, write it as x.float() * rsqrt(mean(x.float()**2, -1, "
+            "keepdim=True) + eps) * weight. An L2 normalisation is not a kind of this backend; "
+            "Inductor compiles it.",
+            is_unsupported=True,
+        )
+    scaled = _scaled_squares(path, reduction)
+    if scaled is not None:
+        return scaled
+    if anchor.op == "add":
+        return Refusal(
+            "eps is added outside the square root",
+            "Add eps to the mean inside the root: x * rsqrt(mean(x**2) + eps).",
+        )
+    if anchor.op == "max":
+        bound = next(a.value for a in anchor.args if a.is_const)
+        return Refusal(
+            f"the root of the squares has a lower bound, {bound:g}, instead of an eps inside it",
+            "Write it as x.float() * rsqrt(mean(x.float()**2, -1, keepdim=True) + eps) * weight.",
+        )
+    if reduction.op == "mean_other":
+        return Refusal(
+            f"the mean of squares is over dimensions {reduction.attrs[0]} of "
+            f"{len(reduction.args[0].shape)}, expected the last one alone",
+            "Reshape so that the normalised values are the last dimension: mean(-1, keepdim=True).",
+        )
+    if anchor.op == "div" and strip(anchor.args[1]).op in ("mul", "div"):
+        return Refusal(
+            f"x is divided by a multiple of the root of its squares, {describe(anchor.args[1])}",
+            "Write it as x.float() * rsqrt(mean(x.float()**2, -1, keepdim=True) + eps) * weight, "
+            "with any other factor in the weight; eps may be 0.0.",
+        )
+    shifted = strip(anchor.args[0]) if anchor.op == "rsqrt" else anchor
+    if shifted.op == "weighted_add":
+        return Refusal(
+            f"eps is added with alpha={shifted.attrs[0]:g}, expected a plain sum of the mean and a "
+            "number",
+            "Write mean(x.float()**2, -1, keepdim=True) + eps, with a constant eps.",
+        )
+    if shifted.op == "add" and not any(operand.is_const for operand in shifted.args):
+        others = [a for a in shifted.args if strip(a) is not reduction and not _path(a, reduction)]
+        eps = others[0] if others else shifted.args[1]
+        return Refusal(
+            f"eps is not a constant: it is {describe(eps)}",
+            "Keep eps as a Python number of the model, self.eps = float(eps): no parameter, no "
+            "buffer, and no argument of what is compiled.",
+        )
+    rounded = next((use for use in path if held_dtype(use) in HALF_DTYPES), None)
+    if rounded is None:
+        return None
+    return Refusal(
+        f"the norm is not in float32 throughout: {describe(strip(rounded))} is rounded to "
+        f"{held_dtype(rounded)}",
+        "Convert x with .float() before squaring it, as Llama's norm does, and cast once.",
+    )
+
+
+def _path(term: Term, target: Term, depth: int = 6) -> list[Term]:
+    """The operands through which a value is computed from another, as they are read; or none."""
+    for operand in term.args:
+        inner = strip(operand)
+        if inner is target:
+            return [operand]
+        rest = _path(inner, target, depth - 1) if depth else []
+        if rest:
+            return [operand, *rest]
+    return []
+
+
+def _scaled_squares(path: list[Term], reduction: Term) -> Refusal | None:
+    """What is wrong with a factor of the mean of squares, or with a sum that is not averaged."""
+    steps = [strip(use) for use in path[:-1]]  # from the root to the squares; last the reduction
+    roots = [index for index, step in enumerate(steps) if step.op == "sqrt"]
+    steps = steps[roots[-1] + 1 :] if roots else steps
+    scaling = steps[-1] if steps else reduction
+    if len(steps) == 2 and scaling.op == "add" and steps[0].op in ("mul", "div"):
+        return Refusal(
+            f"eps is added to the {reduction.op[:4]} of squares before {describe(steps[0])}",
+            "Add eps to the mean itself, last: rsqrt(x.float().pow(2).mean(-1, keepdim=True) + "
+            "eps).",
+        )
+    if reduction.op == "mean_other" or scaling.op not in ("mul", "div"):
+        return None
+    factor = next(a for a in scaling.args if strip(a) is not reduction)
+    number = f"{factor.value:g}" if factor.is_const else describe(factor)
+    done = f"{'divided' if scaling.op == 'div' else 'multiplied'} by {number}"
+    if reduction.op == "mean":
+        return Refusal(
+            f"the mean of squares is {done}, expected the mean itself",
+            "Leave this factor c out: rsqrt(c * mean + eps) is rsqrt(mean + eps / c) / sqrt(c), so "
+            "use eps / c, and divide the weight by sqrt(c).",
+        )
+    hidden = reduction.args[0].shape[-1]
+    if factor.is_const and isinstance(hidden, int):
+        size = factor.value if scaling.op == "div" else 1 / (factor.value or math.inf)
+        if math.isclose(size, hidden, rel_tol=1e-7):
+            return None  # rounded on the way, or it would be a mean
+    wanted = f"{'' if scaling.op == 'div' else '1 / '}{hidden}"
+    return Refusal(
+        f"the sum of squares is {done}, expected {wanted}, the size of the last dimension",
+        "Write x.float().pow(2).mean(-1, keepdim=True), or divide by x.shape[-1]. If sum / c with "
+        "another c is meant: n = x.shape[-1], eps * c / n, and weight * sqrt(c / n).",
+    )
+
+
+def _is_square(term: Term) -> bool:
+    while term.op in ("cast", "view"):
+        term = term.args[0]
+    return term.op == "mul" and len({strip(operand) for operand in term.args}) == 1
