@@ -81,8 +81,10 @@ def _advice(expected: Expectation, found: int, report: Report) -> str:
         # Some of the kind are there: those of the other may be meant to be what they are.
         steps.append(f"{' and '.join(others)}: {'perhaps ' if found else ''}expect {those}")
     telling = (_family(kind), "pass")
-    if any(item.is_note or _family(item.kind) in telling for item in report.rejected):
-        steps.append("read the refusals below" if steps else "Read the refusals below")
+    refused = any(_family(item.kind) in telling for item in report.rejected)
+    if refused or any(item.is_note for item in report.rejected):
+        what = f"{'refusals' if refused else 'notes'} below"
+        steps.append(f"read the {what}" if steps else f"Read the {what}")
     if is_missing and not steps:
         return f"Nothing else looked like {kind}: change the model or the number"
     return ", or ".join([*steps, "change the number" if steps else "Change the number"])

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from mi300_inductor.graph.between import layer_norm
 from mi300_inductor.graph.meaning import Meaning, Refusal, RmsNorm
 from mi300_inductor.graph.near_norms import is_near, what_differs
 from mi300_inductor.graph.spelling import HIDDEN, ROWS, Match
@@ -74,11 +75,7 @@ def _describe(match: Match) -> RmsNorm | Refusal:
     if refusal is not None:
         return refusal
     if x.op == "sub" and any(operand.op.startswith("mean") for operand in map(strip, x.args)):
-        return Refusal(
-            "the mean is subtracted first, so this is a LayerNorm",
-            "LayerNorm is not a kind of this backend; Inductor compiles it.",
-            is_unsupported=True,
-        )
+        return layer_norm("the mean is subtracted first")
     normed, use = match.value("normed"), match.use("normed")
     root = match.root
     norm_dtype = held_dtype(use) if weight is not None and use is not None else torch.float32

@@ -8,12 +8,13 @@ the report can name it.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import fx
 
+from mi300_inductor.graph.forms import argument
 from mi300_inductor.graph.meaning import Refusal
 from mi300_inductor.graph.term import Term
 
@@ -59,7 +60,11 @@ _JOINS = (
 _ROUNDS = ("round", "floor", "ceil", "trunc")
 # They exchange values with other devices.
 _EXCHANGES = ("all_reduce", "wait_tensor")
-_AVERAGES = ("mean", "sum", "nanmean", *_EXCHANGES)
+_AVERAGES = ("mean", "sum", "nansum", *_EXCHANGES)
+# What may stand between the mean of squares and its root, or makes the mean.
+_AROUND_MEAN = ("mean", "sum", "add", "sqrt", *_SCALING)
+# The operations of a model of which a variance is a part, if it is one of a LayerNorm.
+_VARIANCES = ("native_layer_norm", "var", "var_mean", "std", "std_mean")
 
 
 def stands_between(value: Term, producers: Collection[Term]) -> Refusal | None:
@@ -74,17 +79,26 @@ def stands_between(value: Term, producers: Collection[Term]) -> Refusal | None:
     """
     results = {node for root in producers for node in root.nodes}
     way = _way_back(value.node, results.__contains__) if value.nodes else []
-    found = {_name(node): node for node in way if node.target not in _SAME_ORDER}
+    found = _by_name(node for node in way[:-1] if node.target not in _SAME_ORDER)
     # Those that may be a part of the quantisation say less than others.
-    telling = [name for name in found if name not in _SCALING] or list(found)
+    telling = {name: node for name, node in found.items() if name not in _SCALING} or found
     if not telling:
         return None
-    shown = [f"{_MOVES.get(name, name)} ({found[name].name})" for name in reversed(telling)]
     return Refusal(
-        f"between the result of the norm or activation and its quantisation "
-        f"{'stands' if len(shown) == 1 else 'stand'} {' and '.join(shown)}",
+        "between the result of the norm or activation and its quantisation " + _stands(telling),
         _hint(telling),
     )
+
+
+def _by_name(way: Iterable[fx.Node]) -> dict[str, fx.Node]:
+    """The operations of a way back, each once, by name."""
+    return {_name(node): node for node in way}
+
+
+def _stands(operations: Mapping[str, fx.Node]) -> str:
+    """`stands a slice (slice_1)`: the operations of a way back in the order of the graph."""
+    shown = [f"{_MOVES.get(name, name)} ({node.name})" for name, node in operations.items()]
+    return f"{'stands' if len(shown) == 1 else 'stand'} {' and '.join(reversed(shown))}"
 
 
 def _hint(names: Collection[str]) -> str:
@@ -103,21 +117,59 @@ def _hint(names: Collection[str]) -> str:
     )
 
 
-def moved_squares(root: Term) -> Refusal | None:
-    """Names what moves values between squares, their mean and its reciprocal root, if any does."""
-    way = _way_back(root.node, _is_square, _AVERAGES) if root.nodes else []
-    names = {_name(node): node for node in way}
-    moves = [name for name in names if name in (*_MOVES, *_EXCHANGES)]
-    if not moves or not names.keys() & set(_AVERAGES):
+def stands_before_root(value: Term) -> Refusal | None:
+    """Names what is between squares and the root of their mean, which keeps the two apart.
+
+    A variance is the mean of squares as well, of what is left without the mean.
+
+    Args:
+        value: What is under the root.
+
+    Returns:
+        None if no squares are near, or nothing but their mean and eps stands between.
+    """
+    while not value.nodes and value.args:  # an eps of zero that only the canonical form has
+        value = value.args[0]
+    way = _way_back(value.node, _squares_or_varies, _AVERAGES) if value.nodes else []
+    if way and not _is_square(way[-1]):
+        name = _name(way[-1])
+        why = f"the root is of a variance, {name} ({way[-1].name})"
+        return layer_norm(why) if name in _VARIANCES else None
+    steps = way[:-1]
+    averages = [index for index, node in enumerate(steps) if _name(node) in _AVERAGES]
+    telling = _by_name(
+        node
+        for index, node in enumerate(steps)
+        if node.target not in _SAME_ORDER
+        and averages
+        and (index > averages[-1] or _name(node) not in _AROUND_MEAN)
+    )
+    if not telling:
         return None
-    shown = [f"{_MOVES.get(name, name)} ({names[name].name})" for name in reversed(moves)]
     return Refusal(
-        f"between the squares and the reciprocal root of their mean "
-        f"{'stands' if len(shown) == 1 else 'stand'} {' and '.join(shown)}",
+        f"between the squares and the reciprocal root of their mean {_stands(telling)}",
         "Normalise x whole, x.float() * rsqrt(mean(x.float()**2, -1, keepdim=True) + eps), and "
-        "move its result, or x before, instead.",
+        "move its result, or x before, instead."
+        if all(name in (*_MOVES, *_EXCHANGES) for name in telling)
+        else "An RMSNorm averages all squares of a row alike: if that is meant, write "
+        "x.float() * rsqrt(mean(x.float()**2, -1, keepdim=True) + eps). A mean over a part of "
+        "them, or a weighted one, is not a kind of this backend; Inductor compiles it.",
         is_unsupported=True,
     )
+
+
+def layer_norm(why: str) -> Refusal:
+    """The note about a norm that takes the mean away, which `why` says."""
+    return Refusal(
+        f"{why}, so this is a LayerNorm, not an RMSNorm",
+        "A LayerNorm is not a kind of this backend; Inductor compiles it. If an RMSNorm is meant, "
+        "use torch.nn.RMSNorm.",
+        is_unsupported=True,
+    )
+
+
+def _squares_or_varies(node: fx.Node) -> bool:
+    return _is_square(node) or _is_variance(node)
 
 
 def _is_square(node: fx.Node) -> bool:
@@ -126,10 +178,24 @@ def _is_square(node: fx.Node) -> bool:
     return node.target is aten.mul.Tensor and node.args[0] is node.args[1]
 
 
+def _is_variance(node: fx.Node) -> bool:
+    """Whether a node is a variance over the last dimension, and others perhaps."""
+    if node.target is operator.getitem:
+        source, index = node.args
+        if index != 0 or source.target is not aten.var_mean.correction:  # type: ignore[union-attr]
+            return False
+        node = source  # type: ignore[assignment]
+    elif node.target is not aten.var.correction:
+        return False
+    dims: Any = argument(node, 1, "dim")
+    rank = node.all_input_nodes[0].meta["val"].dim()
+    return not dims or any(dim in (-1, rank - 1) for dim in dims)
+
+
 def _way_back(
     start: fx.Node, is_end: Callable[[fx.Node], bool], through: Collection[str] = ()
 ) -> list[fx.Node]:
-    """The operations from a value back to the nearest that ends the way, that excluded.
+    """The operations from a value back to the nearest that ends the way, that included.
 
     Args:
         start: Where it begins.
@@ -140,7 +206,7 @@ def _way_back(
     for way in ways:
         node = way[-1]
         if is_end(node):
-            return way[:-1]
+            return way
         if len(way) > _REACH or not (_is_light(node) or _is_named(node, through)):
             continue
         for source in node.all_input_nodes:

@@ -130,7 +130,8 @@ class Meaning:
             compiled once for each example: they differ in how a variable is broadcast.
         roles: Finds the operations with a name in a compiled pattern.
         describe: Makes the fact of a match, or says why not.
-        anchor: Whether a term looks like this meaning, so that a miss must be explained.
+        anchor: Whether a term looks like this meaning, so that a miss must be explained; the
+            explanation itself where looking finds it.
         hint: What to try when no spelling matches an anchor.
         explain: Names what is wrong with an anchor, where that is known better than by matching.
         needs: The operation without which there is no match, so that graphs without it need no
@@ -144,7 +145,7 @@ class Meaning:
     examples: tuple[Mapping[str, Any], ...]
     roles: Callable[[Term], dict[str, Term]]
     describe: Callable[[Match], Fact | Refusal]
-    anchor: Callable[[Term], bool]
+    anchor: Callable[[Term], bool | Refusal]
     hint: str
     explain: Callable[[Term], Refusal | None] = lambda anchor: None
     needs: str = ""

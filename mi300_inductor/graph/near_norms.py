@@ -8,31 +8,39 @@ from __future__ import annotations
 
 import math
 
-from mi300_inductor.graph.between import moved_squares
+from mi300_inductor.graph.between import layer_norm, stands_before_root
 from mi300_inductor.graph.meaning import Refusal
 from mi300_inductor.graph.term import HALF_DTYPES, Term, held_dtype, strip
 from mi300_inductor.graph.words import describe
 
 
-def is_near(term: Term) -> bool:
-    """An rsqrt over a mean or sum of squares, or a division by the square root of one.
+def is_near(term: Term) -> bool | Refusal:
+    """Whether this is an rsqrt over a mean or sum of squares, or a division by the root of one.
 
-    Where a number is added to the root, or bounds it, that is the anchor.
+    Where a number is added to the root, or bounds it, that is the place. A refusal names what
+    stands between the squares and the root.
     """
-    return _reduction(term) is not None or (term.op == "rsqrt" and moved_squares(term) is not None)
+    values = _under_root(term)
+    if any(_reduction(value) is not None for value in values):
+        return True
+    return next(filter(None, map(stands_before_root, values)), False)
 
 
-def _reduction(term: Term) -> Term | None:
-    """The mean or sum of squares in an anchor."""
+def _under_root(term: Term) -> list[Term]:
+    """The values under the square roots by which something may be divided."""
     if term.op == "rsqrt":
-        inner = [strip(operand) for operand in term.args]
+        return list(term.args)
+    roots: list[Term | None] = []
+    if term.op == "div":
+        roots = [_root_in(term.args[1])]
     elif term.op in ("add", "max") and any(a.is_const for a in term.args):
-        inner = [root for root in map(_root_in, term.args) if root is not None]
-    elif term.op == "div":
-        root = _root_in(term.args[1])
-        inner = [] if root is None else [root]
-    else:
-        return None
+        roots = [_root_in(a) for a in term.args]
+    return [root.args[0] for root in roots if root is not None]
+
+
+def _reduction(value: Term) -> Term | None:
+    """The mean or sum of squares that a value under a root is computed from."""
+    inner = [strip(value)]
     for _ in range(4):
         for candidate in inner:
             is_reduction = candidate.op in ("mean", "mean_other", "sum")
@@ -52,10 +60,13 @@ def _root_in(term: Term) -> Term | None:
 
 def what_differs(anchor: Term) -> Refusal | None:
     """Mistakes in the mean of squares, which the operands around it would hide."""
-    reduction = _reduction(anchor)
+    reduction = next(filter(None, map(_reduction, _under_root(anchor))), None)
     if reduction is None:
-        return moved_squares(anchor)
+        return None
     path = _path(anchor, reduction)
+    centred = next((step for step in map(strip, path) if step.op == "sub"), None)
+    if centred is not None:
+        return layer_norm(f"the root is of a variance, {describe(centred)}")
     if reduction.op == "sum" and not any(strip(use).op in ("mul", "div") for use in path):
         return Refusal(
             "the squares are summed, not averaged, so this is an L2 normalisation",

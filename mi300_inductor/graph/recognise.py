@@ -124,14 +124,15 @@ def _misses_of(
     refused: Sequence[tuple[Match, Refusal]],
 ) -> list[Miss]:
     covered = {term for fact in facts for term in fact.match.values.values()}
-    anchors = [t for t in terms if (t.nodes or t.origin) and t not in covered and meaning.anchor(t)]
+    candidates = [t for t in terms if (t.nodes or t.origin) and t not in covered]
+    anchors = {term: found for term in candidates if (found := meaning.anchor(term))}
     if not anchors:
         return []
     users = _users_of(terms)
     misses: list[Miss] = []
-    for anchor in anchors:
+    for anchor, found in anchors.items():
         refusal = next((r for m, r in refused if anchor in m.values.values()), None)
-        refusal = refusal or meaning.explain(anchor)
+        refusal = refusal or (found if isinstance(found, Refusal) else meaning.explain(anchor))
         if refusal is None:
             refusal = _diagnose(meaning, anchor, users)
         misses.append(Miss(meaning, anchor, refusal))
