@@ -37,6 +37,13 @@ def divided_bounded_scale(y: Tensor, scale_const: float, scale_min: float) -> Te
     return (_amax(y) / scale_const).clamp(min=scale_min)
 
 
+def divided_bounded_twice(
+    y: Tensor, scale_const: float, amax_min: float, scale_min: float
+) -> Tensor:
+    """Both amax and the scale are bounded from below."""
+    return (_amax(y).clamp(min=amax_min) / scale_const).clamp(min=scale_min)
+
+
 def multiplied(y: Tensor, scale_const: float) -> Tensor:
     """Scale = amax * (1 / max of the format), the constant computed beforehand."""
     return _amax(y) * scale_const
@@ -50,6 +57,13 @@ def multiplied_bounded_amax(y: Tensor, scale_const: float, amax_min: float) -> T
 def multiplied_bounded_scale(y: Tensor, scale_const: float, scale_min: float) -> Tensor:
     """The same with the scale bounded from below."""
     return (_amax(y) * scale_const).clamp(min=scale_min)
+
+
+def multiplied_bounded_twice(
+    y: Tensor, scale_const: float, amax_min: float, scale_min: float
+) -> Tensor:
+    """The same with both amax and the scale bounded from below."""
+    return (_amax(y).clamp(min=amax_min) * scale_const).clamp(min=scale_min)
 
 
 def inverse(y: Tensor, scale_const: float) -> Tensor:
@@ -129,7 +143,12 @@ def _bound(match: Match, name: str) -> float:
     """A lower bound as the graph applies it; 0 where there is none."""
     if name not in match.variables:
         return 0.0
-    use = next(use for pattern, use in match.uses.items() if pattern.op == "max")
+    names = match.spelling.variables
+    use = next(
+        use
+        for pattern, use in match.uses.items()
+        if pattern.op == "max" and any(names.get(operand) == name for operand in pattern.args)
+    )
     return rounded_number(match.scalar(name), held_dtype(use))
 
 
@@ -149,9 +168,11 @@ MEANING = Meaning(
         divided,
         divided_bounded_amax,
         divided_bounded_scale,
+        divided_bounded_twice,
         multiplied,
         multiplied_bounded_amax,
         multiplied_bounded_scale,
+        multiplied_bounded_twice,
         inverse,
         inverse_bounded_amax,
         inverse_bounded_scale,

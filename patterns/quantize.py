@@ -175,6 +175,7 @@ MEANING = Meaning(
     roles=_roles,
     describe=_describe,
     anchor=lambda term: term.op == "to_fp8",
-    hint="Write it as (y.float() / scale).clamp(-max, max).to(dtype) with an fp32 scale.",
+    hint="Write it as (y.float() / scale).clamp(-max, max).to(dtype), with an fp32 scale and max a "
+    "Python number.",
     needs="to_fp8",
 )

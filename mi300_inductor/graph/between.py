@@ -8,7 +8,7 @@ the report can name it.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch import fx
 
 from mi300_inductor.graph.forms import argument
 from mi300_inductor.graph.meaning import Refusal
+from mi300_inductor.graph.step_hints import LIMITS, hint_for_joins, hint_for_moves
 from mi300_inductor.graph.term import Term
 
 aten = torch.ops.aten
@@ -79,14 +80,15 @@ def stands_between(value: Term, producers: Collection[Term]) -> Refusal | None:
     """
     results = {node for root in producers for node in root.nodes}
     way = _way_back(value.node, results.__contains__) if value.nodes else []
-    found = _by_name(node for node in way[:-1] if node.target not in _SAME_ORDER)
+    steps = [node for node in way[:-1] if node.target not in _SAME_ORDER]
+    found = _by_name(steps)
     # Those that may be a part of the quantisation say less than others.
     telling = {name: node for name, node in found.items() if name not in _SCALING} or found
     if not telling:
         return None
     return Refusal(
         "between the result of the norm or activation and its quantisation " + _stands(telling),
-        _hint(telling),
+        _hint(telling, steps, lambda node: bool(_way_back(node, results.__contains__))),
     )
 
 
@@ -101,14 +103,13 @@ def _stands(operations: Mapping[str, fx.Node]) -> str:
     return f"{'stands' if len(shown) == 1 else 'stand'} {' and '.join(reversed(shown))}"
 
 
-def _hint(names: Collection[str]) -> str:
+def _hint(
+    names: Collection[str], steps: Sequence[fx.Node], follows: Callable[[fx.Node], bool]
+) -> str:
     if all(name in _MOVES for name in names):
-        return "Move it behind the quantisation, or before the norm or activation."
-    if all(name in (*_MOVES, *_JOINS) for name in names):
-        return (
-            "Quantise first, each part on its own with the same scale, and put the FP8 tensors "
-            "together: torch.cat, torch.stack and torch.where take them."
-        )
+        return hint_for_moves(node for node in steps if _name(node) in _MOVES)
+    if all(name in (*_MOVES, *_JOINS, *LIMITS) for name in names):
+        return hint_for_joins([node for node in steps if _name(node) not in _MOVES], follows)
     if all(name in _ROUNDS for name in names):
         return "Leave it out: .to(dtype) rounds to the nearest FP8 value, which is no integer."
     return (

@@ -1,15 +1,16 @@
 """The canonical forms of casts and clamps.
 
 `clamp`, `clamp_min` and `clamp_max`, `maximum` and `minimum` with a number are `max` and `min`, the
-lower bound inside. What is cast to FP8 always has both: a bound that is not there is infinite. So
-one spelling of a quantisation stands for all its clamps.
+lower bound inside, and so is a number that `where` puts in place of what is beyond it. What is cast
+to FP8 always has both: a bound that is not there is infinite. So one spelling of a quantisation
+stands for all its clamps.
 """
 
 from __future__ import annotations
 
 import ctypes
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -183,3 +184,54 @@ def _clamp(build: Canonicaliser, node: fx.Node) -> Term:
     if high is not None:
         term = build.like(node, "min", term, build.term(high))
     return term
+
+
+@handles(aten.where.self)
+def _where(build: Canonicaliser, node: fx.Node) -> Term | None:
+    condition, chosen, other = node.args
+    return _saturated(build, node, condition, chosen, build.term(other))
+
+
+@handles(aten.index_put.default)
+def _index_put(build: Canonicaliser, node: fx.Node) -> Term | None:
+    """`v[v > 448] = 448`."""
+    source, indices, chosen = node.args[:3]
+    if not isinstance(indices, (list, tuple)) or len(indices) != 1 or argument(node, 3, "", False):
+        return None
+    return _saturated(build, node, indices[0], chosen, build.term(source))
+
+
+def _saturated(
+    build: Canonicaliser, node: fx.Node, condition: Any, chosen: Any, other: Term
+) -> Term | None:
+    """A bound that is chosen where a value is beyond it: as `clamp`, it leaves NaN as it is."""
+    op = _BEYOND.get(condition.target) if isinstance(condition, fx.Node) else None
+    if op is None or not same_shape(other.shape, tuple(node.meta["val"].shape)):
+        return None
+    value, limit = map(build.term, condition.args[:2])
+    bound = build.term(chosen)
+    if not limit.is_const or not bound.is_const or limit.value != bound.value:
+        return None
+    number = bound.value
+    is_exact = ctypes.c_float(number).value == number == rounded_number(number, other.dtype)
+    if not number or not is_exact or other.dtype != node.meta["val"].dtype:
+        return None
+    if other is not value:  # bounded on the other side before
+        lower, higher = ("max", 1) if op == "min" else ("min", -1)
+        if other.op != lower or other.args[0] is not value or not other.args[1].is_const:
+            return None
+        if other.args[1].value * higher > number * higher:
+            return None
+    return _bound(build, node, op, other, bound)
+
+
+_BEYOND: dict[Any, str] = {
+    aten.gt.Scalar: "min",
+    aten.ge.Scalar: "min",
+    aten.gt.Tensor: "min",
+    aten.ge.Tensor: "min",
+    aten.lt.Scalar: "max",
+    aten.le.Scalar: "max",
+    aten.lt.Tensor: "max",
+    aten.le.Tensor: "max",
+}

@@ -29,13 +29,14 @@ from mi300_inductor.graph.meaning import (
     RmsNorm,
     SiluMul,
 )
-from mi300_inductor.graph.readers import Producer, Reader, read_by, source_of_value
+from mi300_inductor.graph.readers import Producer, Reader, read_by
 from mi300_inductor.graph.recognise import Recognition
 from mi300_inductor.graph.region import Plan, Region
 from mi300_inductor.graph.term import (
     FLOAT_DTYPES,
     Term,
     operand_classes,
+    source_of_value,
     strip,
     strip_widening,
 )

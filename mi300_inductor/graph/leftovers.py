@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from mi300_inductor.graph.meaning import Fact, Quantize, Refusal, SiluMul
-from mi300_inductor.graph.readers import Producer, Reader, source_of_value
+from mi300_inductor.graph.readers import Producer, Reader
 from mi300_inductor.graph.recognise import Miss
 from mi300_inductor.graph.region import Plan
-from mi300_inductor.graph.term import Term, operand_classes
+from mi300_inductor.graph.term import Term, operand_classes, source_of_value
 from mi300_inductor.op_schemas import MAX_SCALES
 
 # Kind of the refusal of a quantisation that has nothing to be merged into.
@@ -45,7 +45,8 @@ def refuse_leftovers(
             if not taken and any(r.term is own and r.kind.endswith("_quant") for r in plan.refused):
                 continue  # the refusal of the whole fusion says it
             refusal = _left_out(fact, taken, readers[own])
-        plan.refuse(kind_of_quantisation(fact.root, plan, producers), fact.root, refusal)
+        kind = kind_of_quantisation(fact.root, plan, producers)
+        plan.refuse(UNSUPPORTED if refusal.is_unsupported else kind, fact.root, refusal)
 
 
 def kind_of_miss(miss: Miss, plan: Plan, producers: Mapping[Term, Producer]) -> str:

@@ -9,16 +9,17 @@ import torch
 from torch import fx
 
 from mi300_inductor.graph.between import stands_between
+from mi300_inductor.graph.factors import factor_between
 from mi300_inductor.graph.matmul_forms import MATMULS
 from mi300_inductor.graph.meaning import DynamicScale, Quantize, Refusal, RmsNorm, SiluMul
-from mi300_inductor.graph.recognise import Recognition, furthest_failure
+from mi300_inductor.graph.other_scales import unknown_scale
+from mi300_inductor.graph.recognise import Recognition
 from mi300_inductor.graph.term import (
     Term,
     held_dtype,
     is_transparent_view,
-    operand_classes,
     same_dim,
-    strip,
+    source_of_value,
 )
 from mi300_inductor.graph.words import describe, shape_text
 from mi300_inductor.op_checks import FP8_DTYPES
@@ -40,13 +41,6 @@ class Reader:
         if self.dynamic is not None:
             return ("dynamic", self.quantize.root.node.name)
         return ("static", self.y_dtype, *self.quantize.target())
-
-
-def source_of_value(y: Term) -> Term:
-    """The value behind casts and views; none of them changes the order of the elements."""
-    while y.op in ("cast", "view"):
-        y = y.args[0]
-    return y
 
 
 def _has_other_rows(y: Term) -> bool:
@@ -86,7 +80,7 @@ def read_by(
         # A larger match that was refused says more than the part of it that was not.
         return (
             recognition.refused.get(fact.root)
-            or _other_scale(fact.y, producers)
+            or factor_between(source_of_value(fact.y), producers)
             or stands_between(source_of_value(fact.y), producers)
             or _shared_product(source_of_value(fact.y))
             or Refusal(
@@ -123,21 +117,7 @@ def read_by(
         return Reader(fact, y_dtype, dynamic, group or -1)
     if fact.scale in recognition.refused:
         return recognition.refused[fact.scale]
-    why = other_value or _from_several(fact.scale)
-    known = "has one value per row but does not follow from the largest absolute value of that row"
-    if is_single:
-        known = "is computed from the quantised value, but not from its largest absolute value"
-    return Refusal(
-        f"the scale {fact.scale.node.name} {known} in a known way: "
-        f"{why or furthest_failure('dynamic_scale', [fact.scale])}",
-        f"{_WANTED}; a lower bound is a clamp(min=...) of amax or of the scale.",
-    )
-
-
-_WANTED = (
-    "Compute it as y.abs().amax(-1, keepdim=True).float() / 448 from the value that is quantised, "
-    "or use one static scale"
-)
+    return unknown_scale(fact.scale, is_single, other_value)
 
 
 def _shared_product(value: Term) -> Refusal | None:
@@ -151,29 +131,6 @@ def _shared_product(value: Term) -> Refusal | None:
         "A matmul quantises its result where nothing else reads it: use the quantised value alone, "
         "or leave it as it is.",
     )
-
-
-def _other_scale(y: Term, producers: Mapping[Term, Producer]) -> Refusal | None:
-    """Says that a norm's or an activation's result is scaled twice, or not by one value or rows."""
-    scaled = strip(y)
-    if scaled.op not in ("mul", "div"):
-        return None
-    for value, scale in (scaled.args, scaled.args[::-1]):
-        classes = operand_classes(scale, scaled)
-        if source_of_value(value) in producers and "full" not in classes:
-            if classes & {"scalar", "row"}:
-                return Refusal(
-                    f"the result of the norm or activation is multiplied or divided by "
-                    f"{describe(scale)} before it is scaled",
-                    "Fold this factor into the scale, or into the norm's weight.",
-                )
-            return Refusal(
-                f"the value is scaled by {describe(scale)} of shape {shape_text(scale)}, expected "
-                "one value for the tensor, for each row or for each group of a row",
-                "Multiply the norm's weight (or the activation's up) by such factors beforehand, "
-                f"and use one scale. {_WANTED}.",
-            )
-    return None
 
 
 def _views(y: Term) -> Iterator[Term]:
@@ -198,27 +155,6 @@ def _follows_from(scale: Term, result: Term) -> bool:
 
 # How many operations are looked at from a scale on.
 _REACH = 64
-
-
-def _from_several(scale: Term) -> str | None:
-    """Says that a scale is the maximum of several values, both ends of y or those of others."""
-    while scale.op in ("mul", "div", "max", "cast", "view") and scale.args:
-        operands = [operand for operand in scale.args if not operand.is_const]
-        if len(operands) > 1 and scale.op != "max":
-            return None
-        if len(operands) > 1:
-            ends = [strip(a.args[0] if a.op == "abs" else a) for a in map(strip, operands)]
-            others = [end for end in ends if end.op != "amax"]
-            if len(others) == len(ends):
-                return None
-            if others and others[0].op in ("neg", "mul"):
-                return "it is the maximum of amax and -amin, expected abs().amax"
-            return (
-                f"it is the maximum of {' and '.join(map(describe, operands))}, expected the amax "
-                "of the quantised value alone"
-            )
-        scale = operands[0]
-    return None
 
 
 def _other_value(dynamic: DynamicScale, quantised: Term) -> str | None:

@@ -141,7 +141,7 @@ def _match(
     if name is not None:
         bound = strip_widening(use)
         if pattern.is_const and not use.is_const:
-            fail(f"{name} is not a constant")
+            fail(f"{name} is {describe(use)}, expected a number that is known while compiling")
             return
         if pattern.is_const:
             bound = use

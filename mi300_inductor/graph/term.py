@@ -152,6 +152,13 @@ def strip_widening(term: Term) -> Term:
     return term
 
 
+def source_of_value(y: Term) -> Term:
+    """The value behind casts and views; none of them changes the order of the elements."""
+    while y.op in ("cast", "view"):
+        y = y.args[0]
+    return y
+
+
 def held_dtype(
     use: Term, is_view: Callable[[Term], bool] = is_transparent_view
 ) -> torch.dtype | None:

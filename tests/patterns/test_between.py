@@ -10,7 +10,8 @@ from .engine import E4M3FN, check_same, fresh, run
 
 ROWS, HIDDEN = 12, 64
 JOIN = "Quantise first, each part on its own with the same scale"
-MOVE = "Move it behind the quantisation, or before the norm or activation."
+ROWS_MOVE = "Quantise first and move the FP8 tensor instead, with the scales of its rows"
+MOVE = "Quantise first and move the FP8 tensor instead: quant(y, scale).t() or"
 OTHER = "Quantise the result of the norm or activation itself if the model allows it"
 ROUND = "Leave it out: .to(dtype) rounds to the nearest FP8 value"
 
@@ -48,7 +49,7 @@ MODELS = [
     (lambda x, w, s: quant(functional.pad(norm(x, w), (0, 4)), s), "constant_pad_nd", JOIN),
     (filled, "stands slice_scatter (slice_scatter)", JOIN),
     (scaled_by_rows, "stands stack (cat)", JOIN),
-    (lambda x, w, s: quant(norm(x, w).flip(0), s), "stands flip (", MOVE),
+    (lambda x, w, s: quant(norm(x, w).flip(0), s), "stands flip (", ROWS_MOVE),
     (lambda x, w, s: quant(norm(x, w).t(), s), "a transposition (permute)", MOVE),
     (lambda x, w, s: quant(norm(x, w).chunk(2, -1)[0], s), "stands a split (split)", MOVE),
     (lambda x, w, s: quant(norm(x, w) + w, s), "stands add (add_1)", OTHER),

@@ -218,7 +218,7 @@ MISSES = [
     (bound_instead_of_eps, "rms_norm", "rsqrt(mean(x.float()**2, -1, keepdim=True) + eps)"),
     (weight_first, "rms_norm", "x.float() * rsqrt(mean(x.float()**2, -1, keepdim=True) + eps) *"),
     (scale_per_column, "rms_norm_quant", "or use one static scale"),
-    (factors_of_columns, "rms_norm_quant", "Multiply the norm's weight (or the activation's up)"),
+    (factors_of_columns, "rms_norm_quant", "Multiply the norm's weight by such"),
     (scale_of_columns, "rms_norm_quant", "Compute it as y.abs().amax(-1, keepdim=True)"),
     (eps_added_to_the_scale, "rms_norm_quant", "a lower bound is a clamp(min=...)"),
     (power_of_two_scale, "rms_norm_quant", "Compute it as y.abs().amax(-1, keepdim=True)"),
@@ -257,16 +257,20 @@ def test_a_model_changed_as_the_hint_says_gets_the_fusion(model, kind, hint):
     check_hint(model, kind, hint)
 
 
-def check_hint(model, kind, hint):
-    """Holds a refusal to its hint, and to eager's results with and without the change."""
+def check_hint(model, kind, hint, refused_as=None):
+    """Holds a refusal to its hint, and to eager's results with and without the change.
+
+    `refused_as` is the kind of the refusal where it is another than that of the fusion.
+    """
 
     def inputs():
         return fresh(ROWS, HIDDEN), fresh(HIDDEN), torch.rand(1) + 0.5
 
     broken = run(lambda x, w, s: model(x, w, s, False), *inputs())
-    missed = [rejection for rejection in broken.rejected if rejection.kind == kind]
+    missed = [rejection for rejection in broken.rejected if rejection.kind == (refused_as or kind)]
     assert missed and hint in missed[0].hint, broken.rejected
-    assert f"{model.__code__.co_filename}:" in missed[0].source
+    files = model.__code__.co_filename, quant.__code__.co_filename
+    assert any(f"{file}:" in missed[0].source for file in files)
     mended = run(lambda x, w, s: model(x, w, s, True), *inputs())
     assert mended.counts[kind] > broken.counts[kind] or kind == "rms_norm_quant"
     assert kind in mended.counts and not mended.rejected, mended.reasons

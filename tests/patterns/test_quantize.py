@@ -107,6 +107,29 @@ def cast_between_the_clamps(y, s, q, top):
     return (y.float() / s).clamp(min=-top).to(torch.float32).clone().clamp(max=top).to(q)
 
 
+def chosen_by_where(y, s, q, top):
+    v = y.float() / s
+    return torch.where(v > top, top, torch.where(v < -top, -top, v)).to(q)
+
+
+def chosen_one_after_the_other(y, s, q, top):
+    v = (y.float() * s).clone()
+    v = torch.where(v >= top, torch.full_like(v, top), v)
+    return torch.where(v <= -top, -top, v).to(q)
+
+
+def masked_above(y, s, q, top):
+    v = y.float() / s
+    return v.masked_fill(v > top, top).clamp(min=-top).to(q)
+
+
+def written_over(y, s, q, top):
+    v = y.float() / s
+    v[v > top] = top
+    v[v < -top] = -top
+    return v.to(q)
+
+
 def without_a_scale(y, s, q, top):
     return y.to(q)
 
@@ -158,6 +181,10 @@ STATIC = (
     clamp_behind_a_view,
     clamp_behind_the_cast_chain,
     cast_between_the_clamps,
+    chosen_by_where,
+    chosen_one_after_the_other,
+    masked_above,
+    written_over,
     without_a_scale,
     without_a_scale_clamped,
     without_a_scale_clamped_in_fp32,

@@ -250,11 +250,12 @@ CASES = [
      " rounded to torch.float32, and the value rounded to torch.bfloat16 is quantised",
      "that is quantised"),
     (scale_bounded_above, "rms_norm_quant: the scale div has one value per row but does not"
-     " follow from the largest absolute value of that row in a known way: expected a maximum over"
-     " the last dimension here, found an upper bound (clamp_max)", "amax"),
+     " follow from the largest absolute value of that row in a known way: it has an upper bound,"
+     " the number 1200", "Leave it out: no kernel bounds a scale from above"),
     (rounded_before_the_cast, "rms_norm_quant: the scaled value is rounded again, to"
      " torch.bfloat16, before it is converted to FP8", "Convert to FP8 directly"),
-    (bound_from_a_tensor, "rms_norm_quant: clamp_max is not a constant", "clamp(-max"),
+    (bound_from_a_tensor, "rms_norm_quant: clamp_max is a multiplication (mul_2), expected a number"
+     " that is known while compiling", "clamp(-max"),
     (divided_in_half, "rms_norm_quant: what a float32 scale divides or multiplies is rounded"
      " to torch.bfloat16", "Scale in float32"),
     (unsupported_format, "rms_norm_quant: torch.float8_e5m2fnuz is not supported, expected one of"

@@ -166,7 +166,7 @@ def test_what_moves_elements_is_named_in_a_note(name):
         "between the result of the norm or activation and its quantisation "
         f"{'stand' if ' and ' in name else 'stands'} {name}"
     )
-    assert "behind the quantisation, or before" in note.hint
+    assert "Quantise first and move the FP8 tensor instead" in note.hint
     check_same(made.got, made.want)
 
 
