@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mi300_inductor.graph.between import layer_norm
 from mi300_inductor.graph.meaning import Meaning, Refusal, RmsNorm
-from mi300_inductor.graph.near_norms import is_near, what_differs
+from mi300_inductor.graph.near_norms import is_near, layer_norm, what_differs
 from mi300_inductor.graph.spelling import HIDDEN, ROWS, Match
 from mi300_inductor.graph.term import FLOAT_DTYPES, Term, held_dtype, strip
 from mi300_inductor.graph.words import describe

@@ -7,11 +7,27 @@ root and eps, which matching would only show as an operation that was not expect
 from __future__ import annotations
 
 import math
+import operator
+from typing import Any
 
-from mi300_inductor.graph.between import layer_norm, stands_before_root
+import torch
+from torch import fx
+
+from mi300_inductor.graph.forms import argument
 from mi300_inductor.graph.meaning import Refusal
 from mi300_inductor.graph.term import HALF_DTYPES, Term, held_dtype, strip
-from mi300_inductor.graph.words import describe
+from mi300_inductor.graph.ways import MOVES, SAME_ORDER, SCALING, by_name, in_order, way_back
+from mi300_inductor.graph.words import describe, operation_name
+
+aten = torch.ops.aten
+
+# They exchange values with other devices.
+_EXCHANGES = ("all_reduce", "wait_tensor")
+_AVERAGES = ("mean", "sum", "nansum", *_EXCHANGES)
+# What may stand between the mean of squares and its root, or makes the mean.
+_AROUND_MEAN = ("mean", "sum", "add", "sqrt", *SCALING)
+# The operations of a model of which a variance is a part, if it is one of a LayerNorm.
+_VARIANCES = ("native_layer_norm", "var", "var_mean", "std", "std_mean")
 
 
 def is_near(term: Term) -> bool | Refusal:
@@ -23,7 +39,7 @@ def is_near(term: Term) -> bool | Refusal:
     values = _under_root(term)
     if any(_reduction(value) is not None for value in values):
         return True
-    return next(filter(None, map(stands_before_root, values)), False)
+    return next(filter(None, map(_stands_before_root, values)), False)
 
 
 def _under_root(term: Term) -> list[Term]:
@@ -178,3 +194,78 @@ def _is_square(term: Term) -> bool:
     while term.op in ("cast", "view"):
         term = term.args[0]
     return term.op == "mul" and len({strip(operand) for operand in term.args}) == 1
+
+
+def _stands_before_root(value: Term) -> Refusal | None:
+    """Names what is between squares and the root of their mean, which keeps the two apart.
+
+    A variance is the mean of squares as well, of what is left without the mean.
+
+    Args:
+        value: What is under the root.
+
+    Returns:
+        None if no squares are near, or nothing but their mean and eps stands between.
+    """
+    while not value.nodes and value.args:  # an eps of zero that only the canonical form has
+        value = value.args[0]
+    way = way_back(value.node, _squares_or_varies, _AVERAGES) if value.nodes else []
+    if way and not _squares(way[-1]):
+        name = operation_name(way[-1])
+        why = f"the root is of a variance, {name} ({way[-1].name})"
+        return layer_norm(why) if name in _VARIANCES else None
+    steps = way[:-1]
+    averages = [index for index, node in enumerate(steps) if operation_name(node) in _AVERAGES]
+    telling = by_name(
+        node
+        for index, node in enumerate(steps)
+        if node.target not in SAME_ORDER
+        and averages
+        and (index > averages[-1] or operation_name(node) not in _AROUND_MEAN)
+    )
+    if not telling:
+        return None
+    return Refusal(
+        f"between the squares and the reciprocal root of their mean {in_order(telling)}",
+        "Normalise x whole, x.float() * rsqrt(mean(x.float()**2, -1, keepdim=True) + eps), and "
+        "move its result, or x before, instead."
+        if all(name in (*MOVES, *_EXCHANGES) for name in telling)
+        else "An RMSNorm averages all squares of a row alike: if that is meant, write "
+        "x.float() * rsqrt(mean(x.float()**2, -1, keepdim=True) + eps). A mean over a part of "
+        "them, or a weighted one, is not a kind of this backend; Inductor compiles it.",
+        is_unsupported=True,
+    )
+
+
+def layer_norm(why: str) -> Refusal:
+    """The note about a norm that takes the mean away, which `why` says."""
+    return Refusal(
+        f"{why}, so this is a LayerNorm, not an RMSNorm",
+        "A LayerNorm is not a kind of this backend; Inductor compiles it. If an RMSNorm is meant, "
+        "use torch.nn.RMSNorm.",
+        is_unsupported=True,
+    )
+
+
+def _squares_or_varies(node: fx.Node) -> bool:
+    return _squares(node) or _is_variance(node)
+
+
+def _squares(node: fx.Node) -> bool:
+    if node.target is aten.pow.Tensor_Scalar:
+        return bool(node.args[1] == 2)
+    return node.target is aten.mul.Tensor and node.args[0] is node.args[1]
+
+
+def _is_variance(node: fx.Node) -> bool:
+    """Whether a node is a variance over the last dimension, and others perhaps."""
+    if node.target is operator.getitem:
+        source, index = node.args
+        if index != 0 or source.target is not aten.var_mean.correction:  # type: ignore[union-attr]
+            return False
+        node = source  # type: ignore[assignment]
+    elif node.target is not aten.var.correction:
+        return False
+    dims: Any = argument(node, 1, "dim")
+    rank = node.all_input_nodes[0].meta["val"].dim()
+    return not dims or any(dim in (-1, rank - 1) for dim in dims)

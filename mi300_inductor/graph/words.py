@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import fx
 
@@ -32,6 +34,13 @@ def in_words(term: Term) -> str:
         "cast": f"a cast to {term.dtype}",
     }
     return words.get(term.op, term.op if term.op != "leaf" else "a value")
+
+
+def operation_name(node: fx.Node) -> str:
+    """The operation of the model that a node is, or is a part of."""
+    operation: Any = node.meta.get("original_aten") or node.target
+    operation = getattr(operation, "overloadpacket", operation)
+    return str(getattr(operation, "__name__", operation))
 
 
 def describe(term: Term) -> str:

@@ -44,7 +44,7 @@ NOTES = [
     (lambda x, y, w: x.float() / (1 + torch.exp(-y.float())), GATE, "Inductor compiles it"),
     (lambda x, y, w: x * torch.sigmoid(1.702 * x), "the sigmoid is of a multiplication", "GELU"),
     (clamped_gate_with_alpha, "the sigmoid is of a multiplication", "GPT-OSS's SwiGLU"),
-    (clamped_silu, "the SiLU has a bound, an upper bound (", "silu(gate.clamp(max=limit)) * up"),
+    (clamped_silu, "product with up stands clamp (clamp_max)", "silu(gate.clamp(max=limit)) * up"),
     (lambda x, y, w: functional.normalize(x, dim=-1), L2, "If an RMSNorm is meant"),
     (lambda x, y, w: functional.normalize(x.float(), dim=-1) * w, L2, "If an RMSNorm is meant"),
     (lambda x, y, w: x.float() / x.float().norm(dim=-1, keepdim=True), L2, "Inductor compiles it"),
