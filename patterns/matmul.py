@@ -116,20 +116,10 @@ def _describe(match: Match) -> Matmul | Refusal:
         return Refusal(
             f"{rows} rows, expected at most {MAX_ROWS}", "Nothing to change: the library is faster."
         )
-    strides, depth = b.node.meta["val"].stride(), b.shape[along_k]
-    k_stride = strides[along_k]
-    if not same_dim(k_stride, 1) and not same_dim(depth, 1):
-        if not same_dim(strides[-3 - along_k], 1):
-            return Refusal(
-                f"the weight is not dense: {_K_WORDS[along_k]} {shape_text(b)} has stride "
-                f"{k_stride} along k, expected 1",
-                "Copy it once, outside of what is compiled: weight = weight.contiguous().",
-            )
-        return Refusal(
-            f"the weight is stored as [k, n]: {_K_WORDS[along_k]} {shape_text(b)} has stride "
-            f"{k_stride} along k, expected 1",
-            "Store the weight as [n, k] and pass its transpose, as torch.nn.Linear does.",
-        )
+    depth = b.shape[along_k]
+    refusal = _other_layout(b, along_k)
+    if refusal is not None:
+        return refusal
     bias = match.variables.get("bias")
     if bias is not None and not _is_bias(bias, columns):
         return Refusal(
@@ -149,7 +139,27 @@ def _describe(match: Match) -> Matmul | Refusal:
     return Matmul(match, root, a, b, columns, depth, scale_a, scale_b, bias)
 
 
-_K_WORDS = {-2: "its second operand", -1: "the matrix"}
+def _other_layout(b: Term, along_k: int) -> Refusal | None:
+    """Refuses a weight whose values along k, dimension `along_k`, are not side by side."""
+    strides = b.node.meta["val"].stride()
+    k_stride, n_stride = strides[along_k], strides[-3 - along_k]
+    if same_dim(k_stride, 1) or same_dim(b.shape[along_k], 1):
+        return None
+    where = f"{'the matrix' if along_k == -1 else 'its second operand'} {shape_text(b)}"
+    found = f"{where} has stride {k_stride} along k, expected 1"
+    if same_dim(n_stride, 1) and not same_dim(k_stride, 0):
+        return Refusal(
+            f"the weight is stored as [k, n]: {found}",
+            "Store the weight as [n, k] and pass its transpose, as torch.nn.Linear does.",
+        )
+    is_expanded = same_dim(k_stride, 0) or same_dim(n_stride, 0)
+    is_turned = along_k == -1 or b.node.target is torch.ops.aten.permute.default
+    copy = "weight.contiguous()" if is_turned else "weight.t().contiguous().t()"
+    return Refusal(
+        f"the weight is {'an expanded view of fewer values' if is_expanded else 'not dense'}: "
+        f"{found}",
+        f"Copy it once, outside of what is compiled, as [n, k]: weight = {copy}.",
+    )
 
 
 def _other_dtypes(a: Term, b: Term) -> Refusal | None:

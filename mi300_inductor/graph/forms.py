@@ -104,6 +104,16 @@ def _expand(build: Canonicaliser, node: fx.Node) -> Term | None:
     return build.like(node, "expand", source)
 
 
+@handles(aten.repeat.default)
+def _repeat(build: Canonicaliser, node: fx.Node) -> Term | None:
+    """Copies of a whole tensor, or of its only values in a dimension, have the values of a view."""
+    source = build.tensor(node.args[0])
+    times: Any = node.args[1]
+    own = times[len(times) - len(source.shape) :]
+    is_view = all(n == 1 or same_dim(dim, 1) for n, dim in zip(own, source.shape, strict=True))
+    return _expand(build, node) if is_view else None
+
+
 @handles(aten.full.default)
 def _full(build: Canonicaliser, node: fx.Node) -> Term | None:
     fill = node.args[1]

@@ -130,9 +130,11 @@ class Legality:
                 )
             if self._is_training:
                 return Refusal(
-                    f"{inside} is saved for backward",
-                    "Use torch.no_grad() (or torch.inference_mode()) if no gradient is needed; "
-                    "explain does so for a model in eval() mode.",
+                    f"{inside} is saved for backward: gradients are on, and a parameter or an "
+                    "input requires one",
+                    "If none is needed, call it under torch.no_grad() or torch.inference_mode(), "
+                    "with no torch.enable_grad() inside (explain does so for a model in eval() "
+                    "mode), or turn it off: model.requires_grad_(False).",
                 )
             return Refusal(
                 f"{inside} is a result of the graph",

@@ -80,7 +80,8 @@ def _product(
     if second is not None:
         if len(b.shape) == 2 and _is_column(a, b):
             return build.like(node, "column_mm", *operands)
-        operands = (*operands[:-2], a if first is None else first, second)
+        is_one = all(same_dim(dim, 1) for dim in a.shape[:-2])
+        operands = (*operands[:-2], first if is_one and first is not None else a, second)
         return build.like(node, "mm" if bias is None else "addmm", *operands)
     if first is not None and is_stored(a) and _is_larger(a.shape[-2], b.shape[-1]):
         return build.like(node, "repeated_first", *operands)

@@ -17,9 +17,33 @@ def test_values_saved_for_backward_are_named():
     made = run(lambda x, w: norm(x, w), x, w, grad=True)
     reasons = [r for r in made.rejected if r.kind == "rms_norm"]
     assert any("is saved for backward" in r.reason for r in reasons), made.reasons
-    assert any("torch.no_grad()" in r.hint for r in reasons)
+    assert any("torch.no_grad() or torch.inference_mode()" in r.hint for r in reasons)
     check_same(made.got, made.want)
     made.got.float().sum().backward()
+
+
+class WithGradients(nn.Module):
+    """Turns gradients on itself."""
+
+    def __init__(self, is_on=True):
+        super().__init__()
+        self.weight = nn.Parameter(fresh(HIDDEN))
+        self.is_on = is_on
+
+    def forward(self, x):
+        with torch.set_grad_enabled(self.is_on):
+            return norm(x, self.weight)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_gradients_that_the_model_turns_on_are_the_reason(grad):
+    x = fresh(ROWS, HIDDEN)
+    made = run(WithGradients(), x, grad=grad)
+    assert not made.fused and made.rejected
+    assert all("gradients are on, and a parameter" in r.reason for r in made.rejected)
+    assert "with no torch.enable_grad() inside" in made.rejected[0].hint
+    for mended in (WithGradients(False), WithGradients().requires_grad_(False)):
+        assert run(mended, x, grad=grad).kinds == ["rms_norm"]
 
 
 def test_a_write_between_the_parts_is_named():
