@@ -176,7 +176,7 @@ def explain(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Report:
             f"explain: the model cannot be called; got {given}, expected an nn.Module or a "
             "function. Pass the model, then its arguments."
         )
-    inductor.reset()
+    torch.compiler.reset()
     inner = inductor.uncompiled(model)
     compiled = torch.compile(model, backend=mi300) if inner is None else model
     is_training = isinstance(model, nn.Module) and model.training
@@ -184,7 +184,7 @@ def explain(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Report:
         compiled(*args, **kwargs)
         if inner is not None and not graphs:
             log.warning("explain: the model has another backend; it runs again with this one")
-            inductor.reset()
+            torch.compiler.reset()
             torch.compile(inner, backend=mi300)(*args, **kwargs)
     check_totals(graphs)
     return Report.of(tuple(graphs))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import torch
 from torch import fx
@@ -83,12 +84,8 @@ class PassSequence(CustomGraphPass):
 def add_pass(hook: str, new: CustomGraphPass, patches: Mapping[str, Any]) -> Any:
     """The value for a pass hook: what the user has there, then `new`.
 
-    A pass of the same type as `new` that the user has set is left out: `new` replaces it.
-
-    Args:
-        hook: One of `PASS_HOOKS`.
-        new: The pass to add.
-        patches: Configuration entries of this compilation, which win over the global ones.
+    A pass of the same type as `new` that the user has set is left out: `new` replaces it. The
+    entries in `patches`, this compilation's, win over the global ones.
     """
     config = _private("torch._inductor", "config")
     present = patches[hook] if hook in patches else getattr(config, hook)
@@ -113,7 +110,7 @@ def is_set(name: str, default: bool = False) -> bool:
 
 
 def fix_model_floats(gm: fx.GraphModule) -> None:
-    """Has Dynamo trace again with the model's own floats (an eps, say) as constants.
+    """Has Dynamo trace again with the model's own floats (an eps) as constants.
 
     With `dynamic=True`, and for an attribute that differs between two modules of one class, Dynamo
     makes a Python float an input of the graph, which no pattern with a constant eps can match. A
@@ -150,10 +147,9 @@ def compile_module(
 ) -> Any:
     """Inductor's `compile_fx` with our inner compiler.
 
-    AOTAutograd's own cache is off: on a hit it loads the compiled graph by itself. Our inner
-    compiler is not called, and what it returns does not name the key of the FX graph, under which
-    the report is kept, so that neither the report nor the contracts nor a check of numerics could
-    be had. Inductor's FX graph cache, which holds the expensive part, is on.
+    AOTAutograd's own cache is off: on a hit it does not call our inner compiler, nor does it name
+    the key of the FX graph, under which the report is kept: no report, no contract, no check of
+    numerics. Inductor's FX graph cache, which holds the expensive part, is on.
     """
     compile_fx = _private("torch._inductor.compile_fx", "compile_fx")
     functorch = _private("torch._functorch", "config")
@@ -170,13 +166,34 @@ def compile_region(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: 
     """
     compile_fx_inner = _private("torch._inductor.compile_fx", "compile_fx_inner")
     inductor_error: type[Exception] = _private("torch._inductor.exc", "InductorError")
+    texts = _private("torch._inductor.exc", "OperatorIssue")
     try:
-        return compile_fx_inner(gm, example_inputs, **kwargs)
+        with patch.object(texts, "operator_str", staticmethod(_operator_text)):
+            return compile_fx_inner(gm, example_inputs, **kwargs)
     except inductor_error as error:
         inner = getattr(error, "inner_exception", None)
         if isinstance(inner, Exception) and type(inner).__module__.startswith("mi300_inductor."):
             raise inner from None
         raise
+
+
+def _operator_text(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """What Inductor's messages say of an operator: its arguments by type, dtype and size.
+
+    Its own text spells out all that an argument comes from, along every path to it: behind a few
+    layers of fused operators it has no end. It is made for an error, by torch 2.11 for its log too.
+    """
+    ir_node: Any = _private("torch._inductor.ir", "IRNode")
+
+    def text(value: Any) -> str:
+        if isinstance(value, list | tuple):
+            return f"[{', '.join(map(text, value))}]"
+        if isinstance(value, ir_node):
+            return f"{type(value).__name__}({value.maybe_get_dtype()}, {value.maybe_get_size()})"
+        return repr(value)
+
+    given = f"args: {text(args)}\n  kwargs: {text([*kwargs.items()])}"
+    return f"  target: {target}\n  {given}"
 
 
 def compile_uncached(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
@@ -193,19 +210,17 @@ def compile_uncached(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs
 
 def outside_fake_mode() -> AbstractContextManager[None]:
     """A context in which tensors are real, inside a compilation too."""
-    context: AbstractContextManager[None] = _private(
-        "torch._subclasses.fake_tensor", "unset_fake_temporarily"
-    )()
+    module = "torch._subclasses.fake_tensor"
+    context: AbstractContextManager[None] = _private(module, "unset_fake_temporarily")()
     return context
 
 
 def compile_plain(gm: fx.GraphModule, inputs: Sequence[Any], **config: bool) -> Callable[..., Any]:
     """Inductor's code for a module, without our passes; inside another compilation, too."""
     compile_fx = _private("torch._inductor.compile_fx", "compile_fx")
-    tracing = _private("torch._guards", "tracing")
-    patches = dict.fromkeys(PASS_HOOKS) | {"emulate_precision_casts": True} | config
-    patches["triton.cudagraphs"] = False
-    with tracing(None), torch.no_grad():
+    fixed = {"emulate_precision_casts": True, "triton.cudagraphs": False}
+    patches = {**dict.fromkeys(PASS_HOOKS), **config, **fixed}
+    with _private("torch._guards", "tracing")(None), torch.no_grad():
         compiled: Callable[..., Any] = compile_fx(gm, list(inputs), config_patches=patches)
     return compiled
 
@@ -216,6 +231,7 @@ def capture_graphs(
     """A function compiled up to our pass; `visit` may change each graph, which is interpreted."""
     module = "torch._inductor.compile_fx"
     compile_fx, to_reshape = _private(module, "compile_fx"), _private(module, "view_to_reshape")
+    make_boxed = _private("torch._functorch._aot_autograd.utils", "make_boxed_func")
 
     def inner(gm: fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
         to_reshape(gm)
@@ -223,11 +239,8 @@ def capture_graphs(
         visit(gm)
         gm.recompile()
 
-        def call(values: list[Any]) -> Any:
-            return gm(*values)
-
-        call._boxed_call = True  # type: ignore[attr-defined]
-        return call
+        boxed: Callable[..., Any] = make_boxed(gm.forward)
+        return boxed
 
     def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         fix_model_floats(gm)
@@ -240,10 +253,8 @@ def capture_graphs(
 
 def decomposition_table() -> Mapping[Any, Callable[..., Any]]:
     """The decompositions with which Inductor has AOTAutograd trace a user's graph."""
-    select: Callable[[], Mapping[Any, Callable[..., Any]]] = _private(
-        "torch._inductor.decomposition", "select_decomp_table"
-    )
-    return select()
+    select = _private("torch._inductor.decomposition", "select_decomp_table")
+    return dict(select())
 
 
 def cache_key(compiled: Any) -> str | None:
@@ -261,16 +272,10 @@ def report_directory() -> Path:
 def record_artifact(name: str, data: dict[str, Any]) -> None:
     """Adds a JSON file to what `torch.compiler.save_cache_artifacts` returns.
 
-    It takes the type of Inductor's own JSON files, which are unpacked by name into the cache
-    directory. A type of our own would make loading fail in a process that has not imported this
-    package yet.
-
-    Args:
-        name: Its path below Inductor's cache directory.
-        data: Its contents.
+    It takes the type of Inductor's own JSON files, which are unpacked by `name` into the cache
+    directory. Loading a type of our own would fail where this package is not imported yet.
     """
-    # Defines the type.
-    importlib.import_module("torch._inductor.runtime.autotune_cache")
+    importlib.import_module("torch._inductor.runtime.autotune_cache")  # defines the type
     manager = _private("torch.compiler._cache", "CacheArtifactManager")
     manager.record_artifact("autotune", name, data)
 
@@ -286,11 +291,6 @@ def trace_artifact(name: str, encoding: str, payload: Callable[[], str]) -> None
     trace = _private("torch._logging._internal", "trace_structured")
     head = {"name": name, "encoding": encoding}
     trace("artifact", metadata_fn=lambda: head, payload_fn=payload, expect_trace_id=False)
-
-
-def reset() -> None:
-    """Forgets everything that Dynamo has compiled in this process."""
-    _private("torch._dynamo", "reset")()
 
 
 def uncompiled(model: Callable[..., Any]) -> Callable[..., Any] | None:

@@ -203,7 +203,7 @@ def _graphs(
         graph.run(gm, Options())
         found.append(operations(gm.graph))
 
-    inductor.reset()
+    torch.compiler.reset()
     with torch.no_grad():
         inductor.capture_graphs(model, visit)(*args, **kwargs)
     return found

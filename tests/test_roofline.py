@@ -59,7 +59,7 @@ def captured(function: Any, *args: Any, fused: bool = True) -> list[Operation]:
             graph.run(gm, Options())
         found.append(operations(gm.graph))
 
-    inductor.reset()
+    torch.compiler.reset()
     with torch.no_grad():
         inductor.capture_graphs(function, visit)(*args)
     (one,) = found
