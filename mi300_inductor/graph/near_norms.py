@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from mi300_inductor.graph.blends import blended
 from mi300_inductor.graph.forms import argument
 from mi300_inductor.graph.meaning import Refusal
 from mi300_inductor.graph.term import HALF_DTYPES, Term, held_dtype, strip
@@ -80,7 +81,7 @@ def what_differs(anchor: Term) -> Refusal | None:
     if reduction is None:
         return None
     path = _path(anchor, reduction)
-    centred = next((step for step in map(strip, path) if step.op == "sub"), None)
+    centred = next((step for step in map(strip, path) if _is_centred(step)), None)
     if centred is not None:
         return layer_norm(f"the root is of a variance, {describe(centred)}")
     if reduction.op == "sum" and not any(strip(use).op in ("mul", "div") for use in path):
@@ -91,7 +92,7 @@ def what_differs(anchor: Term) -> Refusal | None:
             "Inductor compiles it.",
             is_unsupported=True,
         )
-    scaled = _scaled_squares(path, reduction)
+    scaled = blended(path[:-1], reduction) or _scaled_squares(path, reduction)
     if scaled is not None:
         return scaled
     if anchor.op == "add":
@@ -152,6 +153,11 @@ def _path(term: Term, target: Term, depth: int = 6) -> list[Term]:
         if rest:
             return [operand, *rest]
     return []
+
+
+def _is_centred(step: Term) -> bool:
+    """Whether the square of a mean is subtracted, which leaves a variance."""
+    return step.op == "sub" and strip(step.args[1]).op == "mul"
 
 
 def _scaled_squares(path: list[Term], reduction: Term) -> Refusal | None:
