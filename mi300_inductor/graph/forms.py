@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from mi300_inductor.graph.rounding import ROUNDED
+from mi300_inductor.graph.sizes import is_power_of_size
 from mi300_inductor.graph.term import (
     Dim,
     Term,
@@ -154,7 +155,8 @@ def _mul(build: Canonicaliser, node: fx.Node) -> Term:
         hidden = total.args[0].shape[-1]
         if isinstance(hidden, int) and math.isclose(right.value * hidden, 1.0, rel_tol=1e-7):
             return build.like(node, "mean", total.args[0])
-    return build.like(node, "mul", left, right)
+    factor = right.value if right.is_const else node.args[1]
+    return _root_of_mean(build, node, left, factor, -0.5) or build.like(node, "mul", left, right)
 
 
 @handles(aten.square.default)
@@ -246,14 +248,32 @@ def _div(build: Canonicaliser, node: fx.Node) -> Term:
     if total is not None and _is_size(divisor, total.args[0].shape[-1]):
         if same_shape(left.shape, node.meta["val"].shape):  # a `full` tensor may broadcast
             return build.like(node, "mean", total.args[0])
-    return build.like(node, "div", left, right)
+    return _root_of_mean(build, node, left, divisor, 0.5) or build.like(node, "div", left, right)
+
+
+def _root_of_mean(
+    build: Canonicaliser, node: fx.Node, root: Term, factor: Any, exponent: float
+) -> Term | None:
+    """The root of a sum over the last dimension by that of its size, which is that of the mean."""
+    value = _behind_views(root)
+    total = _summed(value.args[0]) if value.op == "sqrt" and value.dtype == torch.float32 else None
+    if total is None or not same_shape(root.shape, node.meta["val"].shape):
+        return None
+    if not is_power_of_size(factor, total.args[0].shape[-1], exponent):
+        return None
+    return build.like(node, "sqrt", build.step(node, "mean", total.args[0], of=root))
 
 
 def _summed(term: Term) -> Term | None:
     """The sum over the last dimension that a term is, or is a view of with the same rows."""
+    term = _behind_views(term)
+    return term if term.op == "sum" else None
+
+
+def _behind_views(term: Term) -> Term:
     while is_transparent_view(term):
         term = term.args[0]
-    return term if term.op == "sum" else None
+    return term
 
 
 def _is_size(value: Any, dim: Dim) -> bool:

@@ -16,7 +16,7 @@ from torch import fx
 from mi300_inductor.graph.blends import blended
 from mi300_inductor.graph.forms import argument
 from mi300_inductor.graph.meaning import Refusal
-from mi300_inductor.graph.term import HALF_DTYPES, Term, held_dtype, strip
+from mi300_inductor.graph.term import HALF_DTYPES, Term, held_dtype, operand_classes, strip
 from mi300_inductor.graph.ways import MOVES, SAME_ORDER, SCALING, by_name, in_order, way_back
 from mi300_inductor.graph.words import describe, operation_name
 
@@ -70,7 +70,9 @@ def _reduction(value: Term) -> Term | None:
 def _root_in(term: Term) -> Term | None:
     """The square root of which a value is a multiple, rounded perhaps."""
     term = strip(term)
-    while term.op == "expand" or (term.op in ("mul", "div") and term.args[1].is_const):
+    while term.op == "expand" or (
+        term.op in ("mul", "div") and "scalar" in operand_classes(term.args[1], term)
+    ):
         term = strip(term.args[0])
     return term if term.op == "sqrt" else None
 

@@ -39,8 +39,8 @@ def eps_in_the_sum(x, w, s, is_mended):
 def multiple_of_the_root(x, w, s, is_mended):
     h = x.float()
     if is_mended:
-        return h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True)) * w.float()
-    return h / (h.norm(dim=-1, keepdim=True) / HIDDEN**0.5) * w.float()
+        return h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True)) * (w.float() / HIDDEN**0.25)
+    return h / (h.norm(dim=-1, keepdim=True) / HIDDEN**0.25) * w.float()
 
 
 def mean_used_twice(x, w, s, is_mended):

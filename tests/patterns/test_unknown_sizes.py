@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch.nn import functional
@@ -43,6 +45,54 @@ def test_a_sum_is_divided_by_a_size_that_is_unknown(divides):
         with torch.no_grad():
             check_same(made.calls(*more), model(*more))
     assert len(made.results) == 1
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    "root_of_mean",
+    [
+        lambda h: h.norm(dim=-1, keepdim=True) / h.shape[-1] ** 0.5,
+        lambda h: h.norm(dim=-1, keepdim=True) * h.shape[-1] ** -0.5,
+        lambda h: torch.linalg.vector_norm(h, dim=-1, keepdim=True) / math.sqrt(h.shape[-1]),
+        lambda h: h.square().sum(-1).sqrt()[:, None] / math.sqrt(h.shape[-1]),
+    ],
+)
+def test_a_root_is_divided_by_that_of_the_size(root_of_mean, dynamic):
+    def model(x, w):
+        h = x.float()
+        return (h / root_of_mean(h)).to(x.dtype) * w
+
+    made = run(model, fresh(6, 64, special=True), fresh(64), dynamic=dynamic)
+    assert made.kinds == ["rms_norm"] and not made.rejected, made.reasons
+    check_same(made.got, made.want)
+    for sizes in ((3, 32), (9, 80)) if dynamic else ():
+        more = [fresh(*sizes), fresh(sizes[-1])]
+        with torch.no_grad():
+            check_same(made.calls(*more), model(*more))
+    assert len(made.results) == 1
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    "factor",
+    [
+        lambda h: h.shape[-1] ** -0.5,
+        lambda h: h.shape[0] ** 0.5,
+        lambda h: h.shape[-1] ** 0.25,
+        lambda h: h.shape[-1],
+        lambda h: h[0, 0].abs() + 1,
+    ],
+)
+def test_a_root_that_is_divided_by_something_else_is_refused(factor, dynamic):
+    def model(x):
+        return x / (x.norm(dim=-1, keepdim=True) / factor(x))
+
+    made = run(model, fresh(6, 64).float(), dynamic=dynamic)
+    assert not made.fused
+    (refused,) = made.rejected
+    assert refused.reason.startswith("x is divided by a multiple of the root of its squares")
+    assert "with any other factor in the weight; eps may be 0.0" in refused.hint
+    check_same(made.got, made.want)
 
 
 def test_every_size_may_be_unknown():
