@@ -170,13 +170,18 @@ def _other_dtypes(a: Term, b: Term) -> Refusal | None:
         f"the operands are {a.dtype} and {b.dtype}, expected two FP8 tensors or two of "
         "bfloat16 or float16"
     )
+    if is_widened(a) and is_widened(b):
+        return Refusal(
+            f"both operands are halves that are converted to {a.dtype} first, expected the halves",
+            "Multiply the halves as they are, torch.nn.functional.linear(x, weight), and convert "
+            "the result: the kernel adds up in float32 as well.",
+        )
     if _is_wide(a, b):
         hint = "Convert the model with .bfloat16(), or quantise it with quantize_."
+        if is_widened(b):
+            hint = "Convert x to the dtype of the weight, instead of the weight to that of x."
         return Refusal(reason, hint, is_unsupported=True)
-    return Refusal(
-        reason,
-        "Multiply the halves as they are, and convert the result; or quantise with quantize_.",
-    )
+    return Refusal(reason, "Convert both to one of these dtypes first.")
 
 
 def _is_wide(a: Term, b: Term) -> bool:
@@ -206,7 +211,7 @@ def _is_anchor(term: Term) -> bool:
         return is_small(a.shape[-2]) or term.node.meta["val"].device.type == "cpu"
     is_half = a.dtype == b.dtype and (a.dtype in HALF_DTYPES or (is_widened(a) and is_widened(b)))
     weight = a if term.op in FEW_COLUMNS else b
-    is_candidate = is_half or (_is_wide(a, b) and is_stored(weight))
+    is_candidate = is_half or (_is_wide(a, b) and (is_stored(weight) or is_widened(weight)))
     return is_candidate and (term.op in FEW_COLUMNS or is_small(_rows(a)))
 
 

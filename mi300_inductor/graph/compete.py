@@ -15,6 +15,7 @@ import heapq
 from collections.abc import Sequence
 
 from mi300_inductor.cost import Number, at, symbols_of
+from mi300_inductor.graph.leftovers import UNSUPPORTED
 from mi300_inductor.graph.legality import Legality
 from mi300_inductor.graph.meaning import Fact, Refusal
 from mi300_inductor.graph.region import Plan, Region
@@ -78,6 +79,7 @@ def _report(plan: Plan, refused: Sequence[tuple[Region, Refusal]], taken: Region
     kind, parts = lost[0][0].kind, lost[0][0].parts
     region, refusal = [one for one in lost if (one[0].kind, one[0].parts) == (kind, parts)][-1]
     kind = COMPETITION if refusal.is_competition else region.kind
+    kind = UNSUPPORTED if refusal.is_unsupported else kind
     plan.refuse(kind, region.rows, refusal)
 
 

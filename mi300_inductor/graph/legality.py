@@ -15,6 +15,7 @@ from mi300_inductor.graph.canonicalise import Canonicaliser, writes
 from mi300_inductor.graph.meaning import Refusal
 from mi300_inductor.graph.region import Region
 from mi300_inductor.graph.term import strip, strip_widening
+from mi300_inductor.graph.ways import is_differentiated
 from mi300_inductor.graph.words import in_words
 from mi300_inductor.report_graph import short_source, source_line
 
@@ -127,6 +128,13 @@ class Legality:
                     "float32.",
                 )
             inside = f"{node.name}, {self._value_in_words(node)} inside the fusion,"
+            if is_differentiated(node):
+                return Refusal(
+                    f"{inside} is also used by its derivative",
+                    "Nothing to change where what is compiled takes a gradient itself: no kernel "
+                    "gives out what that needs. A forward that is compiled alone fuses.",
+                    is_unsupported=True,
+                )
             if user.op != "output":
                 line = short_source(source_line(user.meta.get("stack_trace") or ""))
                 return Refusal(

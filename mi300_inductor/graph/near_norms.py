@@ -7,17 +7,24 @@ root and eps, which matching would only show as an operation that was not expect
 from __future__ import annotations
 
 import math
-import operator
-from typing import Any
 
 import torch
 from torch import fx
 
 from mi300_inductor.graph.blends import blended
-from mi300_inductor.graph.forms import argument
 from mi300_inductor.graph.meaning import Refusal
 from mi300_inductor.graph.term import HALF_DTYPES, Term, held_dtype, operand_classes, strip
-from mi300_inductor.graph.ways import MOVES, SAME_ORDER, SCALING, by_name, in_order, way_back
+from mi300_inductor.graph.ways import (
+    MOVES,
+    SAME_ORDER,
+    SCALING,
+    by_name,
+    in_order,
+    is_differentiated,
+    is_square,
+    is_variance,
+    way_back,
+)
 from mi300_inductor.graph.words import describe, operation_name
 
 aten = torch.ops.aten
@@ -39,20 +46,37 @@ def is_near(term: Term) -> bool | Refusal:
     """
     values = _under_root(term)
     if any(_reduction(value) is not None for value in values):
-        return True
+        return _derivative(term) or True
     return next(filter(None, map(_stands_before_root, values)), False)
 
 
 def _under_root(term: Term) -> list[Term]:
     """The values under the square roots by which something may be divided."""
+    return [root.args[0] for root in _roots(term)]
+
+
+def _roots(term: Term) -> list[Term]:
     if term.op == "rsqrt":
-        return list(term.args)
+        return [term]
     roots: list[Term | None] = []
     if term.op == "div":
         roots = [_root_in(term.args[1])]
     elif term.op in ("add", "max") and any(a.is_const for a in term.args):
         roots = [_root_in(a) for a in term.args]
-    return [root.args[0] for root in roots if root is not None]
+    return [root for root in roots if root is not None]
+
+
+def _derivative(term: Term) -> Refusal | None:
+    """Says that a root is one in the derivative of a norm."""
+    nodes = [node for root in _roots(term) for node in (*root.nodes, *term.node.all_input_nodes)]
+    root = next(filter(is_differentiated, nodes), None)
+    if root is None:
+        return None
+    return Refusal(
+        f"the root is read by its derivative ({root.name}), so this is the gradient of a norm",
+        "Nothing to change: there are no kernels for gradients, and Inductor compiles them.",
+        is_unsupported=True,
+    )
 
 
 def _reduction(value: Term) -> Term | None:
@@ -218,7 +242,7 @@ def _stands_before_root(value: Term) -> Refusal | None:
     while not value.nodes and value.args:  # an eps of zero that only the canonical form has
         value = value.args[0]
     way = way_back(value.node, _squares_or_varies, _AVERAGES) if value.nodes else []
-    if way and not _squares(way[-1]):
+    if way and not is_square(way[-1]):
         name = operation_name(way[-1])
         why = f"the root is of a variance, {name} ({way[-1].name})"
         return layer_norm(why) if name in _VARIANCES else None
@@ -256,24 +280,4 @@ def layer_norm(why: str) -> Refusal:
 
 
 def _squares_or_varies(node: fx.Node) -> bool:
-    return _squares(node) or _is_variance(node)
-
-
-def _squares(node: fx.Node) -> bool:
-    if node.target is aten.pow.Tensor_Scalar:
-        return bool(node.args[1] == 2)
-    return node.target is aten.mul.Tensor and node.args[0] is node.args[1]
-
-
-def _is_variance(node: fx.Node) -> bool:
-    """Whether a node is a variance over the last dimension, and others perhaps."""
-    if node.target is operator.getitem:
-        source, index = node.args
-        if index != 0 or source.target is not aten.var_mean.correction:  # type: ignore[union-attr]
-            return False
-        node = source  # type: ignore[assignment]
-    elif node.target is not aten.var.correction:
-        return False
-    dims: Any = argument(node, 1, "dim")
-    rank = node.all_input_nodes[0].meta["val"].dim()
-    return not dims or any(dim in (-1, rank - 1) for dim in dims)
+    return is_square(node) or is_variance(node)

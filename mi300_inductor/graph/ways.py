@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import fx
 
+from mi300_inductor.graph.forms import argument
 from mi300_inductor.graph.words import operation_name
 
 aten = torch.ops.aten
@@ -102,3 +104,36 @@ def in_order(operations: Mapping[str, fx.Node]) -> str:
     """`stands a slice (slice_1)`: the operations of a way back in the order of the graph."""
     shown = [f"{MOVES.get(name, name)} ({node.name})" for name, node in operations.items()]
     return f"{'stands' if len(shown) == 1 else 'stand'} {' and '.join(reversed(shown))}"
+
+
+def is_square(node: fx.Node) -> bool:
+    """Whether a node computes squares."""
+    if node.target is aten.pow.Tensor_Scalar:
+        return bool(node.args[1] == 2)
+    return node.target is aten.mul.Tensor and node.args[0] is node.args[1]
+
+
+def is_variance(node: fx.Node) -> bool:
+    """Whether a node is a variance over the last dimension, and others perhaps."""
+    if node.target is operator.getitem:
+        source, index = node.args
+        if index != 0 or source.target is not aten.var_mean.correction:  # type: ignore[union-attr]
+            return False
+        node = source  # type: ignore[assignment]
+    elif node.target is not aten.var.correction:
+        return False
+    dims: Any = argument(node, 1, "dim")
+    rank = node.all_input_nodes[0].meta["val"].dim()
+    return not dims or any(dim in (-1, rank - 1) for dim in dims)
+
+
+_ROOTS = (aten.rsqrt.default, aten.sqrt.default)
+# The derivatives of a reciprocal root and of a root are computed from these.
+_OF_ROOTS = ((aten.pow.Tensor_Scalar, (3,)), (aten.mul.Scalar, (2,)))
+
+
+def is_differentiated(node: fx.Node) -> bool:
+    """Whether a node is a root that its own derivative reads, in one graph with it."""
+    return node.target in _ROOTS and any(
+        (user.target, user.args[1:]) in _OF_ROOTS for user in node.users
+    )

@@ -131,3 +131,40 @@ def test_the_contract_of_a_model_with_layer_norms_points_at_the_notes():
     text = str(error.value)
     assert "got 0 of rms_norm" in text and "Read the notes below, or change the number" in text
     assert "LayerNorm, not" in " ".join(text.split())
+
+
+def summed_norm(x, w):
+    h = x.float()
+    y = (h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype) * w
+    return y.float().pow(2).sum()
+
+
+def summed_quotient(x, w):
+    h = x.float()
+    return (h / torch.sqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6) * w).pow(3).sum()
+
+
+def summed_functional(x, w):
+    return functional.rms_norm(x, (HIDDEN,), w, 1e-6).float().exp().sum()
+
+
+def summed_linearly(x, w):
+    return functional.rms_norm(x, (HIDDEN,), w, 1e-6).float().sum()
+
+
+@pytest.mark.parametrize("take", [torch.func.grad, torch.func.grad_and_value])
+@pytest.mark.parametrize(
+    "function", [summed_norm, summed_quotient, summed_functional, summed_linearly]
+)
+def test_the_gradient_of_a_norm_in_one_graph_with_it_is_a_note(function, take):
+    made = run(lambda x, w: take(function)(x, w), fresh(ROWS, HIDDEN), fresh(HIDDEN))
+    assert not any("norm" in kind for kind in made.kinds)
+    assert made.rejected and {note.kind for note in made.rejected} == {"unsupported"}, made.rejected
+    assert all("derivative" in note.reason for note in made.rejected), made.reasons
+    assert all("Nothing to change" in note.hint for note in made.rejected)
+    held_to_strict(made)
+
+
+def test_a_forward_that_is_compiled_alone_fuses():
+    made = run(lambda x, w: summed_functional(x, w), fresh(ROWS, HIDDEN), fresh(HIDDEN))
+    assert made.kinds == ["rms_norm"] and not made.rejected

@@ -213,8 +213,8 @@ REFUSED = [
      " stride 64 along k, expected 1", "Store the weight as [n, k]"),
     (scaled_result, "skinny_gemm: the matmul has a scale_result, expected None",
      "Multiply the result"),
-    (widened, "skinny_gemm: the operands are torch.float32 and torch.float32, expected two FP8"
-     " tensors or two of bfloat16 or float16", "Multiply the halves as they are"),
+    (widened, "skinny_gemm: both operands are halves that are converted to torch.float32 first,"
+     " expected the halves", "Multiply the halves as they are"),
     (norm_by_root, "rms_norm: eps is added outside the square root", "inside the root"),
     (norm_by_half_root, "rms_norm: the norm is not in float32 throughout: sqrt (sqrt) is rounded to"
      " torch.bfloat16", ".float()"),

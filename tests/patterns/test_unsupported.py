@@ -165,3 +165,35 @@ def test_notes_of_a_disabled_kind_are_not_shown():
     assert len(run(model, x, w).rejected) == 2
     assert len(run(model, x, w, disable=["skinny_gemm"]).rejected) == 1
     assert not run(model, x, w, disable=["skinny_gemm", "silu_mul"]).rejected
+
+
+def test_a_weight_that_is_widened_for_a_wide_x_is_a_note():
+    def model(x, w, is_mended):
+        return functional.linear(x.to(w.dtype), w) if is_mended else functional.linear(x, w.float())
+
+    x, w = fresh(ROWS, HIDDEN).float(), fresh(96, HIDDEN)
+    plain = run(lambda x, w: model(x, w, False), x, w)
+    assert plain.reasons == [f"unsupported: {WIDE}"]
+    assert "Convert x to the dtype of the weight" in plain.rejected[0].hint
+    held_to_strict(plain)
+    mended = run(lambda x, w: model(x, w, True), x, w)
+    assert mended.kinds == ["skinny_gemm"] and not mended.rejected
+
+
+def test_halves_that_are_both_widened_are_refused_and_the_hint_leads_to_the_fusion():
+    def model(x, w, is_mended):
+        if is_mended:
+            return functional.linear(x, w).float()
+        return functional.linear(x.float(), w.float())
+
+    x, w = fresh(ROWS, HIDDEN), fresh(96, HIDDEN)
+    plain = run(lambda x, w: model(x, w, False), x, w)
+    (refused,) = plain.rejected
+    assert refused.kind == "skinny_gemm"
+    assert refused.reason == (
+        "both operands are halves that are converted to torch.float32 first, expected the halves"
+    )
+    assert "torch.nn.functional.linear(x, weight), and convert the result" in refused.hint
+    mended = run(lambda x, w: model(x, w, True), x, w)
+    assert mended.kinds == ["skinny_gemm"] and not mended.rejected
+    torch.testing.assert_close(mended.got, plain.want, rtol=1e-2, atol=1e-1)
