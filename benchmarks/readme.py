@@ -55,6 +55,23 @@ def model_block(result: Result) -> str:
     return f"{text}\n\nInductor and mi300 in mode `{mode or 'default'}`, eager without graphs."
 
 
+def modes_block(result: Result) -> str:
+    """Modes, dtypes and phases: mi300's time and its gain over Inductor, one column a row count."""
+    cells: dict[str, dict[int, str]] = {}
+    for (preset, _, dtype, phase, tokens, count), line in tables.lines(result):
+        for ours in (name for name in line if name.partition(":")[0] == "mi300"):
+            mode = ours.partition(":")[2] or "default"
+            what = phase if phase == "decode" else f"{phase} of {tokens} tokens"
+            step = f"{preset}, {DTYPES[str(dtype)]}, {what}, `{mode}`"
+            gain = tables.ratio(tables.speedup(ours.replace("mi300", "inductor"), line))
+            time = f"{tables.number(line[ours]['us'])} ({gain})"
+            cells.setdefault(step, {})[int(str(count))] = time
+    counts = sorted({count for by_rows in cells.values() for count in by_rows})
+    rows = [[step, *(by_rows.get(n, "") for n in counts)] for step, by_rows in cells.items()]
+    heads = ["us of one step (gain over Inductor)"]
+    return tables.github(rows, heads + [tables.counted(count, "row") for count in counts])
+
+
 def ops_block(result: Result) -> str:
     """The static row operators, ours beside Inductor: one line a width, one column a row count."""
     cells: dict[tuple[str, int], dict[int, str]] = {}
@@ -169,6 +186,7 @@ def dynamic(result: Result) -> str:
 MODELLED = ("modelled.md", "modelled_cpu.md")
 BLOCKS: dict[str, Callable[[Path], str]] = {
     "model-h200": table_of("model_h200.json", model_block),
+    "model-h200-modes": table_of("model_h200_modes.json", modes_block),
     "ops-h200": table_of("ops_h200.json", ops_block),
     "gemm-h200": table_of("gemm_h200.json", gemm_block),
     "model-cpu": table_of("model_cpu.json", model_block),

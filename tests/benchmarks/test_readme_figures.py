@@ -53,8 +53,8 @@ def test_a_figure_without_a_command_is_found(text):
     )
 
 
-RESULTS = {"model-h200": "model_h200", "ops-h200": "ops_h200", "gemm-h200": "gemm_h200"}
-RESULTS["model-cpu"] = "model_cpu"
+NAMES = ("model-h200", "model-h200-modes", "model-cpu", "ops-h200", "gemm-h200")
+RESULTS = {name: name.replace("-", "_") for name in NAMES}
 
 
 def test_every_block_stands_in_the_readme_once():
@@ -170,6 +170,18 @@ def test_help_and_slips_of_the_pen_leave_the_readme_alone(given, status, monkeyp
 
 def last_row(block: str) -> list[str]:
     return [cell.strip() for cell in block.splitlines()[-1].strip("|").split("|")]
+
+
+def test_modes_are_compared_with_inductors_own_and_leave_what_was_not_measured_empty():
+    result = Result("model", "", {}, "")
+    case = {"preset": "tiny", "layers": 1, "dtype": "fp8", "phase": "decode", "tokens": 1}
+    graphs = {"inductor:reduce-overhead": 30.0, "mi300:reduce-overhead": 20.0}
+    plain = {"eager": 90.0, "inductor": 60.0, "mi300": 50.0}
+    for rows, times in ((1, graphs), (8, graphs | plain)):
+        result.add({**case, "rows": rows}, {name: Sample(us, us, us) for name, us in times.items()})
+    block = readme.modes_block(result)
+    assert last_row(block) == ["tiny, FP8, decode, `default`", "", "50.0 (1.20x)"]
+    assert last_row(block.rpartition("\n")[0])[1:] == ["20.0 (1.50x)", "20.0 (1.50x)"]
 
 
 def test_operators_have_a_column_for_each_row_count_that_all_have():
