@@ -68,7 +68,7 @@ def _describe(match: Match) -> Quantize | Refusal:
     if y.dtype not in FLOAT_DTYPES:
         return Refusal(
             f"the quantised value is {y.dtype}, expected float32, bfloat16 or float16",
-            "Quantise a float tensor.",
+            "Quantise a float tensor: (y.float() / scale.float()).clamp(-max, max).to(dtype).",
         )
     bounds = _bounds(match, y if scaled is None else scaled)
     if isinstance(bounds, Refusal):

@@ -147,7 +147,8 @@ MEANING = Meaning(
     roles=_roles,
     describe=_describe,
     anchor=is_near,
-    hint="Write it as torch.nn.functional.silu(gate) * up with gate and up of one shape.",
+    hint="Write it as torch.nn.functional.silu(gate) * up with gate and up of one shape: "
+    "up.expand_as(gate), or gate.expand_as(up).",
     explain=what_differs,
     part={
         silu_mul: "exp",

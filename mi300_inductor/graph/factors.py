@@ -14,12 +14,15 @@ from mi300_inductor.graph.term import Term, operand_classes, same_dim, source_of
 from mi300_inductor.graph.words import describe, shape_text
 
 
-def factor_between(scaled: Term, producers: Mapping[Term, RmsNorm | SiluMul]) -> Refusal | None:
+def factor_between(
+    scaled: Term, producers: Mapping[Term, RmsNorm | SiluMul], has_scale: bool
+) -> Refusal | None:
     """The refusal of a quantised value that is the result of a norm or activation times something.
 
     Args:
         scaled: What is quantised, behind casts and views.
         producers: The results, and what they are of.
+        has_scale: Whether the product is scaled once more when it is quantised.
 
     Returns:
         None if it is no such product.
@@ -29,8 +32,22 @@ def factor_between(scaled: Term, producers: Mapping[Term, RmsNorm | SiluMul]) ->
     for value, factor in (scaled.args, scaled.args[::-1]):
         producer = producers.get(source_of_value(value))
         classes = operand_classes(factor, scaled)
-        if producer is None or "full" in classes:
+        if producer is None:
             continue
+        if not has_scale and source_of_value(factor).op == "expand":
+            return Refusal(
+                f"the value is scaled by {describe(factor)}, which repeats the scale of each group",
+                "Divide the groups as they are, y.view(*y.shape[:-1], -1, size).float() / "
+                "scale[..., None], and view the FP8 values as y is.",
+            )
+        if "full" in classes:
+            continue
+        if not has_scale and not classes:
+            return Refusal(
+                f"the value {shape_text(scaled)} is scaled by {describe(factor)} of shape "
+                f"{shape_text(factor)}, {_WANTED_SHAPES}",
+                f"{WANTED}.",
+            )
         if isinstance(producer, SiluMul) or "scalar" in classes:
             where = "norm's weight" if isinstance(producer, RmsNorm) else "second operand, up"
             also = "the scale, or into " if "scalar" in classes else ""
@@ -47,13 +64,14 @@ def factor_between(scaled: Term, producers: Mapping[Term, RmsNorm | SiluMul]) ->
                 "(or the scales of the rows) by them.",
             )
         return Refusal(
-            f"the value is scaled by {describe(factor)} of shape {shape_text(factor)}, expected "
-            "one value for the tensor, for each row or for each group of a row",
+            f"the value is scaled by {describe(factor)} of shape {shape_text(factor)}, "
+            f"{_WANTED_SHAPES}",
             f"Multiply the norm's weight by such factors beforehand, and use one scale. {WANTED}.",
         )
     return None
 
 
+_WANTED_SHAPES = "expected one value for the tensor, for each row or for each group of a row"
 _DONE = "the result of the norm or activation is multiplied or divided"
 
 

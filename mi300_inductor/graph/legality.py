@@ -182,7 +182,7 @@ class Legality:
             return True
         term = self._canonical.term(node)
         base = strip_widening(term)
-        while base.op == "view":  # with other rows
+        while base.op in ("view", "expand"):  # with other rows
             base = strip_widening(base.args[0])
         if base is term:
             return False

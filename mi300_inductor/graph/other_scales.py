@@ -12,7 +12,7 @@ import torch
 from mi300_inductor.graph.meaning import Refusal
 from mi300_inductor.graph.recognise import furthest_failure
 from mi300_inductor.graph.term import Term, operand_classes, strip
-from mi300_inductor.graph.words import describe
+from mi300_inductor.graph.words import describe, operation_name
 
 WANTED = (
     "Compute it as y.abs().amax(-1, keepdim=True).float() / 448 from the value that is quantised, "
@@ -28,6 +28,8 @@ _FREE = (
     "scaled value in range. Without it large values have a larger scale, and none is cut off."
 )
 _CHOSEN = "Bound it from below instead of choosing it: scale.clamp(min=...), with a number."
+_POWERS = ("exp2", "ldexp", "pow", "ceil", "floor", "round", "bitwise_and")
+_NO_POWER = "no kernel rounds a scale, as UE8M0 needs it."
 # Operations through which a scale is looked at.
 _STEPS = ("mul", "div", "max", "min", "cast", "view")
 
@@ -91,6 +93,8 @@ def _odd_step(scale: Term) -> tuple[str, str] | None:
         scale = strip(inner[0])
     if _is_chosen(scale):
         return f"torch.where ({scale.node.name}) chooses it", _CHOSEN
+    if scale.op == "leaf" and scale.nodes and operation_name(scale.node) in _POWERS:
+        return f"it is rounded to a power of two ({scale.node.name})", f"{WANTED}; {_NO_POWER}"
     return None
 
 

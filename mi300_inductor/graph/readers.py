@@ -80,14 +80,10 @@ def read_by(
         # A larger match that was refused says more than the part of it that was not.
         return (
             recognition.refused.get(fact.root)
-            or factor_between(source_of_value(fact.y), producers)
+            or factor_between(source_of_value(fact.y), producers, not fact.scale.is_const)
             or stands_between(source_of_value(fact.y), producers)
             or _shared_product(source_of_value(fact.y))
-            or Refusal(
-                "the quantised value is not the result of an RMSNorm or of SiLU*mul, so there is "
-                "no kernel to merge it into",
-                "Nothing to change: Inductor compiles the quantisation.",
-            )
+            or _alone(source_of_value(fact.y))
         )
     if fact.root.dtype not in FP8_DTYPES:
         names = ", ".join(str(dtype) for dtype in FP8_DTYPES)
@@ -118,6 +114,21 @@ def read_by(
     if fact.scale in recognition.refused:
         return recognition.refused[fact.scale]
     return unknown_scale(fact.scale, is_single, other_value)
+
+
+def _alone(value: Term) -> Refusal:
+    hint = "Nothing to change: Inductor compiles the quantisation."
+    if value.op == "leaf" and value.nodes and value.node.op == "placeholder":
+        hint += (
+            " If a norm or activation outside of this graph makes the value, a graph break keeps "
+            "the two apart: TORCH_LOGS=graph_breaks shows where. A scale from .item() makes one; "
+            "use the tensor."
+        )
+    return Refusal(
+        "the quantised value is not the result of an RMSNorm or of SiLU*mul, so there is no kernel "
+        "to merge it into",
+        hint,
+    )
 
 
 def _shared_product(value: Term) -> Refusal | None:

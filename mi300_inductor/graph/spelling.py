@@ -147,7 +147,10 @@ def _match(
             bound = use
         previous = match.variables.get(name)
         if previous is not None and previous is not bound:
-            fail(f"{name} is not the same value in both places where the formula reads it")
+            fail(
+                f"{name} is not the same value in both places where the formula reads it: "
+                f"{describe(previous)} and {describe(bound)}"
+            )
             return
         after = match.copy()
         after.variables[name] = bound
@@ -193,10 +196,12 @@ def _match_operands(
     if len(args) != len(pattern.args):
         return
     if pattern.op in ELEMENTWISE:
+        fitting: list[Term] = []
         for expected, operand in zip(pattern.args, args, strict=True):
-            allowed = operand_classes(expected, pattern)
-            actual = operand_classes(operand, found)
-            if not allowed & actual:
+            allowed, inner = operand_classes(expected, pattern), operand
+            while inner.op == "expand" and not allowed & operand_classes(inner, found):
+                inner = inner.args[0]
+            if not allowed & operand_classes(inner, found):
                 if failures is not None:
                     reason = (
                         f"an operand of {describe(found)} has shape {shape_text(operand)}, "
@@ -204,6 +209,8 @@ def _match_operands(
                     )
                     failures.append(Failure(len(match.values), found, reason))
                 return
+            fitting.append(inner)
+        args = tuple(fitting)
     matches = [match]
     for expected, operand in zip(pattern.args, args, strict=True):
         matches = [

@@ -42,7 +42,7 @@ _PARTS = (
 )
 _JOIN = (
     "Quantise first, each part on its own with the same scale, and put the FP8 tensors together: "
-    "torch.cat and torch.stack take them, torch.where and writes into a part their "
+    "torch.cat, torch.stack and F.pad take them, torch.where and writes into a part their "
     ".view(torch.uint8)."
 )
 _CLAMP = (

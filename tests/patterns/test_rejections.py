@@ -233,7 +233,7 @@ CASES = [
     (squared_in_half, "rms_norm: the norm is not in float32 throughout: a multiplication (pow_1)"
      " is rounded to torch.bfloat16", ".float()"),
     (other_value_scaled, "rms_norm: x is not the same value in both places where the formula reads"
-     " it", "x.float()"),
+     " it: an addition (add) and a graph input (arg0_1)", "x.float()"),
     (eps_outside, "rms_norm: eps is added outside the square root", "inside"),
     (rstd_used_elsewhere, "rms_norm: rsqrt, a value inside the fusion, is also used by mul_2",
      "use the result or the input"),
