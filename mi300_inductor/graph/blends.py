@@ -28,7 +28,7 @@ def blended(path: Sequence[Term], reduction: Term) -> Refusal | None:
     has_eps = any(step.op == "add" and any(a.is_const for a in step.args) for step in steps)
     for step, inner in zip(steps, [*steps, reduction][1:], strict=True):
         others = [a for a in step.args if strip(a) is not inner]
-        if len(others) != 1 or step.op not in _JOINS:
+        if len(others) != 1 or (step.op not in _JOINS and reduction.op == "sum"):
             continue
         other = others[0]
         if other.is_const and step.op in ("max", "min"):
@@ -40,7 +40,7 @@ def blended(path: Sequence[Term], reduction: Term) -> Refusal | None:
         is_scaled = inner.op in ("mul", "div") and inner is not reduction
         is_one = "scalar" in operand_classes(other, step)
         if other.is_const or (is_one and not has_eps and not is_scaled and step.op == "add"):
-            continue  # eps, as a number or as a tensor
+            continue  # a factor, or eps, as a number or as a tensor
         if step.op == "weighted_add" and is_one and not has_eps:
             continue
         return Refusal(

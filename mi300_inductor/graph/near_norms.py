@@ -136,7 +136,8 @@ def what_differs(anchor: Term) -> Refusal | None:
         return Refusal(
             f"the mean of squares is over dimensions {reduction.attrs[0]} of "
             f"{len(reduction.args[0].shape)}, expected the last one alone",
-            "Reshape so that the normalised values are the last dimension: mean(-1, keepdim=True).",
+            "Move the dimension with x.movedim(dim, -1), or flatten several, so that the "
+            "normalised values are the last dimension: mean(-1, keepdim=True).",
         )
     if anchor.op == "div" and strip(anchor.args[1]).op in ("mul", "div"):
         return Refusal(

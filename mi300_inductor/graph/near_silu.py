@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from mi300_inductor.graph.meaning import Refusal
-from mi300_inductor.graph.term import HALF_DTYPES, Term, same_shape, strip
+from mi300_inductor.graph.term import HALF_DTYPES, Term, same_dim, same_shape, strip
 from mi300_inductor.graph.ways import JOINS, MOVES, REACH, SAME_ORDER, by_name, in_order, is_light
 from mi300_inductor.graph.words import describe, operation_name
 
@@ -47,11 +47,17 @@ def _is_silu(term: Term) -> bool:
 def _has_others(term: Term) -> bool:
     factors, sigmoids = _factors(term)
     gates = [gate for _, gate in sigmoids]
-    others = [f for f in factors if not f.is_const and f.dtype != torch.bool and f not in gates]
+    others = [f for f in factors if not _is_number(f, term) and f not in gates]
     if any(gate in factors for gate in gates):
         return bool(others)
     # A gate without its SiLU; where a sigmoid is read twice, a backward computes with it.
     return bool(others) and any(_readers(sigmoid) == 1 for sigmoid, _ in sigmoids)
+
+
+def _is_number(factor: Term, product: Term) -> bool:
+    """Whether a factor is one value for the whole product, or a mask, and no second operand."""
+    is_one = all(same_dim(dim, 1) for dim in factor.shape)
+    return factor.dtype == torch.bool or (is_one and not same_shape(factor.shape, product.shape))
 
 
 def _factors(term: Term) -> tuple[list[Term], list[tuple[Term, Term]]]:

@@ -120,9 +120,8 @@ def _alone(value: Term) -> Refusal:
     hint = "Nothing to change: Inductor compiles the quantisation."
     if value.op == "leaf" and value.nodes and value.node.op == "placeholder":
         hint += (
-            " If a norm or activation outside of this graph makes the value, a graph break keeps "
-            "the two apart: TORCH_LOGS=graph_breaks shows where. A scale from .item() makes one; "
-            "use the tensor."
+            " Where a norm outside of this graph makes the value, TORCH_LOGS=graph_breaks says "
+            "what parts the two: an .item() of the scale, say."
         )
     return Refusal(
         "the quantised value is not the result of an RMSNorm or of SiLU*mul, so there is no kernel "

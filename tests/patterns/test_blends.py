@@ -27,6 +27,8 @@ BLENDS = [
     (lambda x, s: torch.minimum(s, mean_square(x)) + 1e-6, "of shape [1], by an upper bound (min"),
     (lambda x, s: mean_square(x) + mean_square(x.flip(0)) + 1e-6, "of shape [12, 1], by an add"),
     (lambda x, s: mean_square(x) + x[:, :1].float().abs(), "of shape [12, 1], by an addition"),
+    (lambda x, s: mean_square(x) / mean_square(x.flip(0)), "of shape [12, 1], by a division"),
+    (lambda x, s: mean_square(x) * s + 1e-6, "a graph input (arg1_1) of shape [1], by a mult"),
 ]
 
 
@@ -61,6 +63,21 @@ def upper_bound_and_eps(x, w, s, is_mended):
     return normed(x, w, (mean if is_mended else mean.clamp(max=1e6)) + 1e-6)
 
 
+def channels_first(x, w, s, is_mended):
+    h = x.float().view(2, 6, 64)
+    if is_mended:
+        h = h.movedim(1, -1)
+    mean = h.pow(2).mean(-1 if is_mended else 1, keepdim=True)
+    y = h * torch.rsqrt(mean + 1e-6)
+    return y.movedim(-1, 1) if is_mended else y
+
+
+def two_dimensions(x, w, s, is_mended):
+    h = x.float().view(ROWS, 4, 16)
+    h = h.flatten(1) if is_mended else h
+    return h * torch.rsqrt(h.pow(2).mean(-1 if is_mended else (1, 2), keepdim=True) + 1e-6)
+
+
 def eps_as_a_buffer(x, w, s, is_mended):
     return normed(x, w, mean_square(x) + (1e-6 if is_mended else s))
 
@@ -68,6 +85,8 @@ def eps_as_a_buffer(x, w, s, is_mended):
 MISSES = [
     (lower_bound_and_eps, "rms_norm", "Leave the bound out, eps keeps the root from zero"),
     (upper_bound_and_eps, "rms_norm", "Leave the bound out, eps keeps the root from zero"),
+    (channels_first, "rms_norm", "Move the dimension with x.movedim(dim, -1)"),
+    (two_dimensions, "rms_norm", "or flatten several, so that the normalised values are the last"),
     (eps_as_a_buffer, "rms_norm", "Keep eps as a Python number"),
 ]
 

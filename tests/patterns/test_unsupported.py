@@ -197,3 +197,17 @@ def test_halves_that_are_both_widened_are_refused_and_the_hint_leads_to_the_fusi
     mended = run(lambda x, w: model(x, w, True), x, w)
     assert mended.kinds == ["skinny_gemm"] and not mended.rejected
     torch.testing.assert_close(mended.got, plain.want, rtol=1e-2, atol=1e-1)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda x, s: functional.silu(x) * s,
+        lambda x, s: x * torch.sigmoid(x) * s,
+        lambda x, s: s * functional.silu(x.float()).to(x.dtype),
+        lambda x, s: torch.sigmoid(x) * s,
+    ],
+)
+def test_an_activation_times_one_value_is_no_gated_one(model):
+    made = run(model, fresh(ROWS, HIDDEN), torch.rand(1))
+    assert not made.fused and not made.rejected, made.reasons
