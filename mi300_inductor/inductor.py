@@ -166,9 +166,9 @@ def compile_region(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: 
     """
     compile_fx_inner = _private("torch._inductor.compile_fx", "compile_fx_inner")
     inductor_error: type[Exception] = _private("torch._inductor.exc", "InductorError")
-    texts = _private("torch._inductor.exc", "OperatorIssue")
+    extern_kernel = _private("torch._inductor.ir", "ExternKernel")
     try:
-        with patch.object(texts, "operator_str", staticmethod(_operator_text)):
+        with patch.multiple(extern_kernel, __str__=_call_text, __repr__=_call_text):
             return compile_fx_inner(gm, example_inputs, **kwargs)
     except inductor_error as error:
         inner = getattr(error, "inner_exception", None)
@@ -177,23 +177,22 @@ def compile_region(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: 
         raise
 
 
-def _operator_text(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """What Inductor's messages say of an operator: its arguments by type, dtype and size.
+def _call_text(call: Any) -> str:
+    """What Inductor's messages say of a call of an operator: its inputs by their names.
 
-    Its own text spells out all that an argument comes from, along every path to it: behind a few
-    layers of fused operators it has no end. It is made for an error, by torch 2.11 for its log too.
+    Its own text spells out all that an input comes from, along every path to it: behind a few
+    layers of fused operators it has no end. It is made for an error and for logs, by torch 2.11
+    even where nobody reads them.
     """
-    ir_node: Any = _private("torch._inductor.ir", "IRNode")
 
-    def text(value: Any) -> str:
-        if isinstance(value, list | tuple):
-            return f"[{', '.join(map(text, value))}]"
-        if isinstance(value, ir_node):
-            return f"{type(value).__name__}({value.maybe_get_dtype()}, {value.maybe_get_size()})"
-        return repr(value)
+    def names(value: Any) -> Any:
+        return [*map(names, value)] if isinstance(value, list | tuple) else value.get_name()
 
-    given = f"args: {text(args)}\n  kwargs: {text([*kwargs.items()])}"
-    return f"  target: {target}\n  {given}"
+    operator = getattr(call, "python_kernel_name", None)
+    return (
+        f"{type(call).__name__}({operator}, name={call.name}, inputs={names(call.inputs)}, "
+        f"constant_args={call.constant_args}, layout={call.layout})"
+    )
 
 
 def compile_uncached(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
