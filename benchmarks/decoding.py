@@ -86,8 +86,8 @@ class Decoding:
     Attributes:
         logits: One [rows, vocab] fp32 tensor for the prompt and each step.
         first_s: Seconds of the first prefill and the first step; with a compiler, compiling.
-        prefill_ms: Times of the repeated prefills.
-        decode_ms: Times of all steps but the first.
+        prefill_ms: Times of the prefills that were repeated to be timed.
+        decode_ms: Times of the steps that were repeated.
     """
 
     logits: list[Tensor] = field(default_factory=list)
@@ -155,6 +155,7 @@ class Decoder:
     def forward(self, ids: Tensor, cache: StaticCache) -> tuple[Tensor, float]:
         """One forward of `ids`, [rows, tokens]: the last logits, [rows, vocab], and seconds."""
         torch._dynamo.mark_dynamic(ids, 0)
+        torch.compiler.cudagraph_mark_step_begin()
         _wait(ids.device)
         start = time.perf_counter()
         logits = self.model(input_ids=ids, cache=cache, logits_to_keep=1).logits[:, -1]
@@ -166,7 +167,6 @@ class Decoder:
         prompt: Tensor,
         steps: int,
         feed: Tensor | None = None,
-        repeats: int = 3,
         progress: Progress = lambda _: None,
     ) -> Decoding:
         """Prefills `prompt`, [rows, tokens], and decodes `steps` tokens.
@@ -175,30 +175,33 @@ class Decoder:
             prompt: Token ids.
             steps: Number of decode steps.
             feed: Tokens to go on with, [rows, >= steps]; None takes the most likely ones.
-            repeats: How often the prefill is timed after its first call.
             progress: Told what is being done.
         """
-        result = Decoding()
-        cache = self.new_cache(prompt.shape[0], prompt.device)
-        for repeat in range(1 + repeats):
-            progress(f"prefill {repeat}/{repeats}" if repeat else "first prefill")
-            cache.reset()
-            logits, seconds = self.forward(prompt, cache)
-            if repeat:
-                result.prefill_ms.append(1e3 * seconds)
-            else:
-                result.first_s.append(seconds)
-                result.logits.append(logits)
+        progress("first prefill")
+        self.cache = cache = self.new_cache(prompt.shape[0], prompt.device)
+        logits, seconds = self.forward(prompt, cache)
+        result = Decoding([logits], [seconds])
         for step in range(steps):
             progress(f"decode {step}/{steps}" if step else "first decode step")
             token = result.logits[-1].argmax(-1) if feed is None else feed[:, step]
             logits, seconds = self.forward(token[:, None].clone(), cache)
             result.logits.append(logits)
-            if step:
-                result.decode_ms.append(1e3 * seconds)
-            else:
+            if not step:
                 result.first_s.append(seconds)
         return result
+
+    def repeat(self, prompt: Tensor, feed: Tensor) -> tuple[float, list[float]]:
+        """Prefills and decodes once more, over the cache of the last `run`, which is emptied.
+
+        Returns:
+            Milliseconds of the prefill and of every step but the first, which finds the caches of
+            the processor as the prefill has left them.
+        """
+        cache = self.cache
+        cache.reset()
+        prefill = self.forward(prompt, cache)[1]
+        steps = [self.forward(token[:, None].clone(), cache)[1] for token in feed.unbind(1)]
+        return 1e3 * prefill, [1e3 * seconds for seconds in steps[1:]]
 
 
 def _wait(device: torch.device) -> None:

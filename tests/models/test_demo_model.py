@@ -9,7 +9,7 @@ from transformers import LlamaForCausalLM
 
 import mi300_inductor as mi
 from benchmarks.decoding import Decoder, llama_config, random_llama, random_prompts
-from benchmarks.demo import places
+from benchmarks.demo_tables import places
 
 LAYERS = 2
 CONFIG = llama_config(hidden=256, layers=LAYERS, vocab=512)
@@ -43,17 +43,17 @@ def test_decode_fuses_everything_and_serves_three_models_and_every_batch():
     for seed in (0, 1, 2):
         model.load_state_dict(quantized(seed).state_dict())
         prompt = next(random_prompts(CONFIG, (2, PROMPT), 10 + seed))
-        eager = Decoder(model, CONFIG, PROMPT + STEPS).run(prompt, STEPS, repeats=0)
+        eager = Decoder(model, CONFIG, PROMPT + STEPS).run(prompt, STEPS)
         assert len(eager.tokens.unique()) > 8
-        run = decoder.run(prompt, STEPS, eager.tokens, repeats=0)
+        run = decoder.run(prompt, STEPS, eager.tokens)
         found = run.compare(eager)
         assert found.unexplained == 0 and found.equal >= 0.9 * found.tokens, found
         assert found.difference < 0.25 * eager.logits[0].std()
     assert counters["stats"]["unique_graphs"] == 2
     for rows in (3, 8, 31, 64):
         prompt = next(random_prompts(CONFIG, (rows, PROMPT), rows))
-        eager = Decoder(model, CONFIG, PROMPT + STEPS).run(prompt, 2, repeats=0)
-        found = decoder.run(prompt, 2, eager.tokens, repeats=0).compare(eager)
+        eager = Decoder(model, CONFIG, PROMPT + STEPS).run(prompt, 2)
+        found = decoder.run(prompt, 2, eager.tokens).compare(eager)
         assert found.unexplained == 0 and found.equal >= 0.9 * found.tokens, found
     assert counters["stats"]["unique_graphs"] == 2
     assert not counters["graph_break"]
@@ -75,8 +75,8 @@ def test_everything_but_the_matmul_gives_eagers_tokens():
     for seed in (0, 1, 2):
         model.load_state_dict(quantized(seed).state_dict())
         prompt = next(random_prompts(CONFIG, (2, PROMPT), 20 + seed))
-        want = eager.run(prompt, STEPS, repeats=0)
-        got = compiled.run(prompt, STEPS, repeats=0)
+        want = eager.run(prompt, STEPS)
+        got = compiled.run(prompt, STEPS)
         assert torch.equal(got.tokens, want.tokens)
         largest = max(logits.abs().max() for logits in want.logits)
         assert got.compare(want).difference <= 2**-7 * largest
