@@ -18,7 +18,7 @@ import torch
 from mi300_inductor.graph.canonicalise import Canonicaliser
 from mi300_inductor.graph.compete import choose
 from mi300_inductor.graph.epilogue import addends_of, matmul_regions, quants_of
-from mi300_inductor.graph.leftovers import kind_of_miss, refuse_leftovers
+from mi300_inductor.graph.leftovers import kind_of_miss, refuse_leftovers, refuse_sums
 from mi300_inductor.graph.legality import Legality
 from mi300_inductor.graph.meaning import (
     DynamicScale,
@@ -86,6 +86,8 @@ def fuse(
     allowed = [[region for region in regions if region.kind not in disabled] for regions in anchors]
     fused = choose(allowed, legality, plan)
     refuse_leftovers(plan, facts, fused, unread, readers, producers)
+    if "add_rms_norm" not in disabled:
+        refuse_sums(plan, [f for f in facts if isinstance(f, RmsNorm) and f in fused])
     for miss in recognition.misses:
         if miss.meaning.kind in disabled:
             continue

@@ -7,13 +7,14 @@ the kind `unsupported`; these are explanations and no lost fusions.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from mi300_inductor.graph.meaning import Fact, Quantize, Refusal, SiluMul
+from mi300_inductor.graph.meaning import Fact, Quantize, Refusal, RmsNorm, SiluMul
 from mi300_inductor.graph.readers import Producer, Reader
 from mi300_inductor.graph.recognise import Miss
 from mi300_inductor.graph.region import Plan
 from mi300_inductor.graph.term import Term, operand_classes, source_of_value
+from mi300_inductor.graph.words import describe, operation_name, shape_text
 from mi300_inductor.op_schemas import MAX_SCALES
 
 # Kind of the refusal of a quantisation that has nothing to be merged into.
@@ -47,6 +48,34 @@ def refuse_leftovers(
             refusal = _left_out(fact, taken, readers[own])
         kind = kind_of_quantisation(fact.root, plan, producers)
         plan.refuse(UNSUPPORTED if refusal.is_unsupported else kind, fact.root, refusal)
+
+
+def refuse_sums(plan: Plan, norms: Iterable[RmsNorm]) -> None:
+    """Adds a note to the plan for each sum before a fused norm that no operator makes."""
+    for total in dict.fromkeys(source_of_value(norm.x) for norm in norms):
+        refusal = _odd_sum(total)
+        if refusal is not None:
+            plan.refuse(UNSUPPORTED, total, refusal)
+
+
+def _odd_sum(total: Term) -> Refusal | None:
+    if total.op == "weighted_add" and operation_name(total.node) in ("add", "sub"):
+        return Refusal(
+            f"the sum before the norm has an alpha of {total.attrs[0]:g}, expected a plain sum, so "
+            "the norm is fused without it",
+            "Multiply where the operand is computed, by a factor in its weight, and write x + r.",
+        )
+    if total.op != "add":
+        return None
+    for own, other in (total.args, total.args[::-1]):
+        is_narrow = len(other.shape) > 1 and not operand_classes(other, total)
+        if is_narrow and "full" in operand_classes(own, total):
+            return Refusal(
+                f"the sum before the norm adds {describe(other)} of shape {shape_text(other)} to "
+                f"{shape_text(own)}, expected one shape, so the norm is fused without it",
+                "Expand it first if it is a residual: x + r.expand(x.shape).",
+            )
+    return None
 
 
 def kind_of_miss(miss: Miss, plan: Plan, producers: Mapping[Term, Producer]) -> str:
