@@ -269,7 +269,7 @@ def test_a_scale_of_y_s_dtype_is_returned_in_both_dtypes():
     [
         (lambda y: y.abs().amax().float() / 448 + 1e-6, "found an addition (add_1)"),
         (lambda y: y.float().abs().mean() / 100, "found the result of mean.default (mean_1)"),
-        (lambda y: torch.exp2(y.abs().amax().float().log2().ceil() - 8), "exp2.default (exp2)"),
+        (lambda y: torch.exp2(y.abs().amax().float().log2().ceil() - 8), "a power of two (exp2)"),
         (lambda y: torch.maximum(y.amax(), -y.amin()).float() / 448, "expected abs().amax"),
     ],
 )
