@@ -245,8 +245,8 @@ def _stands_before_root(value: Term) -> Refusal | None:
     way = way_back(value.node, _squares_or_varies, _AVERAGES) if value.nodes else []
     if way and not is_square(way[-1]):
         name = operation_name(way[-1])
-        why = f"the root is of a variance, {name} ({way[-1].name})"
-        return layer_norm(why) if name in _VARIANCES else None
+        # No name of a node: all layers of a model share one line in the report.
+        return layer_norm(f"the root is of a variance, {name}") if name in _VARIANCES else None
     steps = way[:-1]
     averages = [index for index, node in enumerate(steps) if operation_name(node) in _AVERAGES]
     telling = by_name(
