@@ -169,7 +169,8 @@ def _producer_region(
     y_dtype = readers[0].y_dtype if readers else root.dtype
     rounded = [cast for cast in casts.get(root, ()) if cast.dtype != torch.float32]
     narrow = [cast for cast in rounded if cast.dtype == y_dtype]
-    if not readers and len({cast.dtype for cast in rounded}) == 1:
+    is_wide = root.dtype == torch.float32  # a half is rounded twice by a cast to the other one
+    if not readers and is_wide and len({cast.dtype for cast in rounded}) == 1:
         # Every reader may want the rounded result; legality says whether that is so.
         users = {user for node in root.nodes for user in node.users}
         if users <= {node for cast in rounded for node in cast.nodes}:

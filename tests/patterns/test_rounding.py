@@ -162,3 +162,29 @@ def test_without_the_hook_such_a_torch_gets_no_chain(monkeypatch):
         assert int((ordered(made.got) - ordered(made.want)).abs().max()) <= 1
     else:
         check_same(made.got, made.want)
+
+
+def norm_of(x, w):
+    h = x.float()
+    return w * (h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
+
+
+@pytest.mark.parametrize("dtypes", [(BF16, torch.float16), (torch.float16, BF16)], ids=str)
+@pytest.mark.parametrize("is_quantised", [False, True])
+@pytest.mark.parametrize(
+    ("part", "kind"),
+    [
+        (norm_of, "rms_norm"),
+        (lambda x, w: functional.silu(x) * x.flip(0), "silu_mul"),
+        (lambda x, w: norm_of(x + x.flip(0), w), "add_rms_norm"),
+    ],
+)
+def test_a_half_that_is_converted_to_the_other_is_rounded_twice(part, kind, dtypes, is_quantised):
+    def model(x, w):
+        y = part(x, w).to(dtypes[1])
+        return (y.float() / 0.05).clamp(-448, 448).to(E4M3FN) if is_quantised else y
+
+    made = run(model, fresh(12, HIDDEN, dtype=dtypes[0]), fresh(HIDDEN, dtype=dtypes[0]))
+    assert made.kinds == [kind]
+    difference = (ordered(made.got) - ordered(made.want)).abs()
+    assert int((difference > 0).sum()) <= 12
