@@ -86,7 +86,8 @@ def _advice(expected: Expectation, found: int, report: Report) -> str:
         what = f"{'refusals' if refused else 'notes'} below"
         steps.append(f"read the {what}" if steps else f"Read the {what}")
     if is_missing and not steps:
-        return f"Nothing else looked like {kind}: change the model or the number"
+        elsewhere = "" if expected.is_total else f", or expect total:{kind} of all its graphs"
+        return f"Nothing else looked like {kind}: change the model or the number{elsewhere}"
     return ", or ".join([*steps, "change the number" if steps else "Change the number"])
 
 

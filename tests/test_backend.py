@@ -118,7 +118,7 @@ def test_expectation_that_holds_is_silent():
         (
             {"rms_norm": 2},
             "got 1 of rms_norm in graph 0/0 inference, expected 2. Nothing else looked like "
-            "rms_norm: change the model or the number.",
+            "rms_norm: change the model or the number, or expect total:rms_norm of all its graphs.",
         ),
         ({"silu_mul": (1, 3)}, "got 0 of silu_mul in graph 0/0 inference, expected 1 to 3."),
         (

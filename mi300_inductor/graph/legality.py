@@ -145,7 +145,7 @@ class Legality:
                 return Refusal(
                     f"{inside} is saved for backward: gradients are on, and a parameter or an "
                     "input requires one",
-                    "If none is needed, call it under torch.no_grad() or torch.inference_mode(), "
+                    "If no gradient is needed, call it under torch.no_grad() or inference_mode(), "
                     "with no torch.enable_grad() inside (explain does so for a model in eval() "
                     "mode), or turn it off: model.requires_grad_(False).",
                 )

@@ -93,7 +93,11 @@ def _odd_step(scale: Term) -> tuple[str, str] | None:
         scale = strip(inner[0])
     if _is_chosen(scale):
         return f"torch.where ({scale.node.name}) chooses it", _CHOSEN
-    if scale.op == "leaf" and scale.nodes and operation_name(scale.node) in _POWERS:
+    if scale.op != "leaf" or not scale.nodes:
+        return None
+    if scale.node.op in ("placeholder", "get_attr"):
+        return f"it is {describe(scale)}", f"{WANTED}{_BOUNDED}."
+    if operation_name(scale.node) in _POWERS:
         return f"it is rounded to a power of two ({scale.node.name})", f"{WANTED}; {_NO_POWER}"
     return None
 

@@ -91,7 +91,10 @@ def read_by(
     y_dtype = _rounded_to(fact.y)
     group = next((_split(v) for v in _views(fact.y)), 0)
     if y_dtype is None:
-        return Refusal("the value is rounded twice before it is quantised", "Cast once.")
+        return Refusal(
+            "the value is rounded twice before it is quantised, to different dtypes",
+            "Cast once: quantise the result in its own dtype, or in float32 throughout.",
+        )
     dynamic, other_value = scales.get(fact.scale), None
     if dynamic is not None:
         other_value = _other_value(dynamic, fact.y)

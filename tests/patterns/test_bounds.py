@@ -105,6 +105,12 @@ def bound_from_above(x, w, s, is_mended):
     return quant(y, (amax if is_mended else torch.minimum(amax, s)) / 448)
 
 
+def number_from_above(x, w, s, is_mended):
+    y = norm(x, w)
+    amax = largest(y)
+    return quant(y, (amax if is_mended else amax.clamp(1e-6, 1200.0)) / 448)
+
+
 def zero_replaced(x, w, s, is_mended):
     y = norm(x, w)
     scale = largest(y) / 448
@@ -124,12 +130,26 @@ def bounds_of_the_value(x, w, s, is_mended):
     return (norm(x, w).float() / s).clamp(-top, top).to(E4M3FN)
 
 
+def scale_of_powers(x, w, s, is_mended):
+    y = norm(x, w)
+    scale = largest(y) / 448
+    return quant(y, scale if is_mended else 2.0 ** scale.log2().ceil())
+
+
+def scale_given_for_rows(x, w, s, is_mended):
+    y = norm(x, w)
+    return quant(y, s if is_mended else x[:, :1].float().abs() + 0.5)
+
+
 MISSES = [
+    (scale_of_powers, "no kernel rounds a scale", "it is rounded to a power of two (pow_2)"),
+    (scale_given_for_rows, "or use one static scale", "found an addition (add_1)"),
     (bound_of_the_scale, "Give the bound as a Python number", "its lower bound is a graph input"),
     (bound_of_amax, "Give the bound as a Python number", "its lower bound is a graph input"),
     (bound_of_a_reciprocal, "Give the bound as a Python number", "its lower bound is "),
     (largest_of_the_format, "Give the factor as a Python number", "it is divided by a mult"),
     (bound_from_above, "Leave it out: no kernel bounds", "it has an upper bound"),
+    (number_from_above, "Leave it out: no kernel bounds", "it has an upper bound, the number 1200"),
     (zero_replaced, "Bound it from below instead", "torch.where (where) chooses it"),
     (zero_masked, "Bound it from below instead", "torch.where (where) chooses it"),
     (bounds_of_the_value, ".clamp(-max, max)", "clamp_min is a multiplication (neg), exp"),
@@ -145,3 +165,10 @@ def test_a_model_changed_as_the_hint_says_gets_the_fusion(model, hint, reason):
         lambda x, w, s: model(x, w, s, False), fresh(ROWS, HIDDEN), fresh(HIDDEN), torch.rand(1)
     )
     assert reason in broken.reasons[0]
+
+
+def test_scales_of_rows_that_are_an_input_are_named():
+    scales = torch.rand(ROWS, 1) + 0.5
+    made = run(lambda x, w, s: quant(norm(x, w), s), fresh(ROWS, HIDDEN), fresh(HIDDEN), scales)
+    assert made.kinds == ["rms_norm"]
+    assert made.reasons[0].endswith("in a known way: it is a graph input (arg2_1)")

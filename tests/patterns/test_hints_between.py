@@ -150,6 +150,18 @@ def factors_of_an_activation(x, w, s, is_mended):
     return quant(functional.silu(x) * up * factors, s)
 
 
+def mask_of_an_activation(x, w, s, is_mended):
+    up, mask = x.flip(0), w > 0
+    return quant(
+        functional.silu(x) * (up * mask) if is_mended else functional.silu(x) * up * mask, s
+    )
+
+
+def two_dtypes(x, w, s, is_mended):
+    y = norm(x, w)
+    return quant(y if is_mended else y.half(), s)
+
+
 def columns_of_an_activation(x, w, s, is_mended):
     up = x.flip(0)
     return quant(functional.silu(x) * (up * w) if is_mended else functional.silu(x) * up * w, s)
@@ -160,6 +172,8 @@ def columns_of_an_activation(x, w, s, is_mended):
     [
         (factors_of_rows, "rms_norm_quant", "or the scales of the rows) by them"),
         (factors_of_an_activation, "silu_mul_quant", "Fold this factor into the second operand"),
+        (mask_of_an_activation, "silu_mul_quant", "Fold this factor into the second operand"),
+        (two_dtypes, "rms_norm_quant", "quantise the result in its own dtype"),
         (columns_of_an_activation, "silu_mul_quant", "Fold this factor into the second operand"),
     ],
     ids=lambda v: getattr(v, "__name__", ""),

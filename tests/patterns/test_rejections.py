@@ -133,11 +133,6 @@ def scale_before_rounding(x, w, s):
     return quant(y.to(BF16), y.abs().amax(-1, keepdim=True) / 448)
 
 
-def scale_bounded_above(x, w, s):
-    y = norm(x, w)
-    return quant(y, y.abs().amax(-1, keepdim=True).float().clamp(max=1200.0) / 448)
-
-
 def unsupported_format(x, w, s):
     return (norm(x, w).float() / s).to(torch.float8_e5m2fnuz)
 
@@ -249,9 +244,6 @@ CASES = [
      " follow from the largest absolute value of that row in a known way: it is that of the value"
      " rounded to torch.float32, and the value rounded to torch.bfloat16 is quantised",
      "that is quantised"),
-    (scale_bounded_above, "rms_norm_quant: the scale div has one value per row but does not"
-     " follow from the largest absolute value of that row in a known way: it has an upper bound,"
-     " the number 1200", "Leave it out: no kernel bounds a scale from above"),
     (rounded_before_the_cast, "rms_norm_quant: the scaled value is rounded again, to"
      " torch.bfloat16, before it is converted to FP8", "Convert to FP8 directly"),
     (bound_from_a_tensor, "rms_norm_quant: clamp_max is a multiplication (mul_2), expected a number"
@@ -268,8 +260,8 @@ CASES = [
      " float16", "Quantise a float tensor"),
     (two_computed_scales, "rms_norm_quant: the value is quantised in several ways with computed"
      " scales; a fusion computes one", "Quantise the value once"),
-    (rounded_to_two_dtypes, "rms_norm_quant: the value is rounded twice before it is quantised",
-     "Cast once"),
+    (rounded_to_two_dtypes, "rms_norm_quant: the value is rounded twice before it is quantised, to"
+     " different dtypes", "Cast once"),
     (bias_of_full_size, "skinny_gemm: the bias has shape [12, 16], expected one value per column",
      "after the matmul"),
     (scale_from_the_stored_sum, "add_rms_norm_quant: an input of the fusion is computed from add,"
