@@ -36,6 +36,7 @@ from mi300_inductor.graph.shared_norms import shared_norms
 from mi300_inductor.graph.term import (
     FLOAT_DTYPES,
     Term,
+    held_dtype,
     operand_classes,
     source_of_value,
     strip,
@@ -96,10 +97,10 @@ def fuse(
 
 
 def _casts_of(canonical: Canonicaliser) -> dict[Term, list[Term]]:
-    """Value to the casts that read it directly or through a view."""
+    """Value to the casts that read it, through views and others perhaps, and round it once."""
     casts: dict[Term, list[Term]] = defaultdict(list)
     for term in canonical.terms:
-        if term.op == "cast" and term.nodes:
+        if term.op == "cast" and term.nodes and held_dtype(term) is not None:
             casts[strip(term)].append(term)
     return casts
 
@@ -169,8 +170,7 @@ def _producer_region(
     y_dtype = readers[0].y_dtype if readers else root.dtype
     rounded = [cast for cast in casts.get(root, ()) if cast.dtype != torch.float32]
     narrow = [cast for cast in rounded if cast.dtype == y_dtype]
-    is_wide = root.dtype == torch.float32  # a half is rounded twice by a cast to the other one
-    if not readers and is_wide and len({cast.dtype for cast in rounded}) == 1:
+    if not readers and len({cast.dtype for cast in rounded}) == 1:
         # Every reader may want the rounded result; legality says whether that is so.
         users = {user for node in root.nodes for user in node.users}
         if users <= {node for cast in rounded for node in cast.nodes}:

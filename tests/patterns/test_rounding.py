@@ -188,3 +188,16 @@ def test_a_half_that_is_converted_to_the_other_is_rounded_twice(part, kind, dtyp
     assert made.kinds == [kind]
     difference = (ordered(made.got) - ordered(made.want)).abs()
     assert int((difference > 0).sum()) <= 12
+
+
+def test_a_stored_sum_that_is_rounded_to_both_halves_is_eagers():
+    def model(x, r, w):
+        total = x.float() + r.float()
+        stored = total.to(BF16)
+        normed = total * torch.rsqrt(total.pow(2).mean(-1, keepdim=True) + 1e-6)
+        return (normed * w).to(BF16), stored.to(torch.float16)
+
+    given = fresh(12, HIDDEN), fresh(12, HIDDEN), fresh(HIDDEN, dtype=torch.float32)
+    made = run(model, *given)
+    assert torch.equal(made.got[1], made.want[1])
+    check_same(made.got[0], made.want[0])
