@@ -140,6 +140,8 @@ def _residual_adds(norm: RmsNorm, casts: Mapping[Term, list[Term]]) -> list[_Add
     add = norm.x.args[0] if norm.x.op == "cast" else norm.x
     if add.op != "add" or len(add.args) != 2 or norm.x.dtype is None:
         return [None]
+    if held_dtype(norm.x) != norm.x.dtype:  # rounded twice
+        return [None]
     for operand in add.args:
         if operand.dtype not in FLOAT_DTYPES or "full" not in operand_classes(operand, add):
             return [None]

@@ -201,3 +201,14 @@ def test_a_stored_sum_that_is_rounded_to_both_halves_is_eagers():
     made = run(model, *given)
     assert torch.equal(made.got[1], made.want[1])
     check_same(made.got[0], made.want[0])
+
+
+@pytest.mark.parametrize("dtypes", [(BF16, torch.float16), (torch.float16, BF16)], ids=str)
+def test_a_sum_in_one_half_that_is_normalised_in_the_other_is_no_part(dtypes):
+    def model(x, r, w):
+        return norm_of((x + r).to(dtypes[1]), w)
+
+    given = (fresh(12, HIDDEN, dtype=dtypes[0]) for _ in range(2))
+    made = run(model, *given, fresh(HIDDEN, dtype=dtypes[1]))
+    assert made.kinds == ["rms_norm"]
+    check_same(made.got, made.want)
