@@ -22,7 +22,7 @@ from mi300_inductor import cache, inductor
 from mi300_inductor.gemm_tuning import tune_graph
 from mi300_inductor.graph.meaning import Refusal
 from mi300_inductor.graph.region import Plan, Refused, Region
-from mi300_inductor.measure import compile_alone, example, extract, time_calls, versions
+from mi300_inductor.measure import compile_alone, example, extract, time_undisturbed, versions
 
 log = logging.getLogger(__name__)
 
@@ -152,7 +152,7 @@ def _measure(region: Region, nodes: frozenset[fx.Node], rewrite: Rewrite) -> tup
         inputs = [example(source.meta["val"]) for source in sources]
         calls = [compile_alone(module, inputs) for module in (before, after)]
         with torch.no_grad():
-            first, second = time_calls(calls, _device(region))
+            first, second = time_undisturbed(calls, _device(region))
     return first, second
 
 

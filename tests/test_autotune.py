@@ -57,7 +57,7 @@ def clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
     def install(after: float) -> Clock:
         made = Clock(after)
-        monkeypatch.setattr("mi300_inductor.autotune.time_calls", made)
+        monkeypatch.setattr("mi300_inductor.autotune.time_undisturbed", made)
         monkeypatch.setenv("MI300_INDUCTOR_CACHE_DIR", str(tmp_path / f"cache {after}"))
         return made
 
@@ -133,7 +133,7 @@ def test_whatever_goes_wrong_the_model_is_compiled(
     def broken(calls: Sequence[Any], device: torch.device) -> list[float]:
         raise ValueError("the clock stands still")
 
-    monkeypatch.setattr("mi300_inductor.autotune.time_calls", broken)
+    monkeypatch.setattr("mi300_inductor.autotune.time_undisturbed", broken)
     assert run(measure=True).counts == {"rms_norm": 2}
     assert "rms_norm" in caplog.text and "is not measured: the clock stands still" in caplog.text
 
@@ -193,7 +193,7 @@ os.environ["MI300_INDUCTOR_CACHE_DIR"] = sys.argv[1]
 def no_clock(calls, device):
     raise AssertionError("measured again")
 import mi300_inductor.autotune
-mi300_inductor.autotune.time_calls = no_clock
+mi300_inductor.autotune.time_undisturbed = no_clock
 report = run(measure=True)
 print(report.counts, len(report.rejected))
 """

@@ -12,6 +12,7 @@ from torch import Tensor, fx
 from torch._inductor import config
 from torch._inductor.graph import GraphLowering
 
+from mi300_inductor.cost import at, symbols_of
 from mi300_inductor.graph import select
 from mi300_inductor.graph.region import Region
 from tests.patterns import engine
@@ -167,6 +168,35 @@ def test_bytes_launches_and_flops_equal_those_counted_by_hand(
         assert spent.launches_after == 1
     if hidden == 4096:
         assert inductor_counts(function, args) == (bytes_by_hand(before, hidden), kernels)
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_with_an_unknown_row_count_the_same_is_counted_in_its_symbol(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    function, scales, *_ = CASES[kind]
+    args = [*inputs(kind, 512), *(torch.rand(1) + 0.1 for _ in range(scales))]
+    _, _, known = region_of(function, args, monkeypatch)
+    for arg in args[: 1 + kind.startswith(("add", "silu"))]:
+        torch._dynamo.mark_dynamic(arg, 0)
+    _, _, unknown = region_of(function, args, monkeypatch)
+    (symbol,) = symbols_of(unknown.bytes_after)
+    sizes = ((symbol, ROWS),)
+    for name in ("bytes_before", "bytes_after", "launches_before", "launches_after"):
+        assert at(getattr(unknown, name), sizes) == getattr(known, name), name
+
+
+def test_a_matmul_reads_the_scale_that_quantises_its_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def product(a: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+        return codes(a @ weight.t(), scale)
+
+    args = [engine.fresh(ROWS, 256), engine.fresh(128, 256), torch.rand(1) + 0.1]
+    _, _, spent = region_of(product, args, monkeypatch)
+    operands = 2 * 256 * (ROWS + 128)
+    assert spent.bytes_after == operands + 4 + ROWS * 128
+    assert spent.bytes_before == operands + 2 * ROWS * 128 + (2 * ROWS * 128 + 4 + ROWS * 128)
 
 
 def inductor_counts(function: Callable[..., Any], args: list[Tensor]) -> tuple[int, int]:

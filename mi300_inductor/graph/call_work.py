@@ -80,6 +80,7 @@ def _matmul(given: dict[str, Any]) -> MatmulWork:
         addend=_bytes(*present.get("addend", none)),
         quantised=m * n if is_quantised else 0,
         operand=a.dtype,
+        scale=_bytes(*present.get("scale", none)),
     )
 
 

@@ -216,7 +216,7 @@ class Rewriter:
         if same_shape(tuple(node.meta["val"].shape), tuple(shape)):
             return node
         symbolic = [dim for dim in shape if not isinstance(dim, int)]
-        if len(symbolic) == 1:
+        if len(symbolic) == 1 and 0 not in shape:
             sizes = [dim if isinstance(dim, int) else -1 for dim in shape]
         else:
             sizes = [self._size(dim, node) for dim in shape]

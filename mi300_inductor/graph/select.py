@@ -106,7 +106,7 @@ def matmul_operator(op: str, work: MatmulWork) -> Kernel:
     return Kernel(
         name=op,
         source="operator",
-        read=work.activations + work.weight + work.addend,
+        read=work.activations + work.weight + work.addend + work.scale,
         written=work.quantised or work.out,
         parameters=work.weight,
         flops=2 * work.m * work.n * work.k,

@@ -72,11 +72,12 @@ def _two_rows(work: RowWork, source: Number, stored: Number, on_gpu: bool) -> tu
     # Loops over groups lie inside those over rows on a CPU: each group's largest element comes too.
     has_amax = bool(work.group) and not on_gpu
     flops = NORM_FLOPS + AMAX_FLOPS if has_amax else NORM_FLOPS - 2
+    parameters, largest = (work.parameters, work.scales) if has_amax else (0, 0)
     first = Kernel(
         name="reduction",
         source="inductor",
-        read=work.inputs + work.parameters * has_amax,
-        written=stored + per_row + work.scales * has_amax,
+        read=work.inputs + parameters,
+        written=stored + per_row + largest,
         flops=work.elements * (flops + (work.residual != 0)),
         rows=work.rows,
         width=work.hidden,
@@ -161,6 +162,6 @@ def matmul_kernels(work: MatmulWork) -> tuple[Kernel, ...]:
         return (product,)
     elements = work.m * work.n
     flops = elements * ((work.addend != 0) + QUANT_FLOPS * (work.quantised != 0))
-    read, written = work.out + work.addend, work.quantised or work.out
+    read, written = work.out + work.addend + work.scale, work.quantised or work.out
     name = "quantise" if work.addend == 0 else "add"
     return (product, _flat(name, read, written, flops, elements))

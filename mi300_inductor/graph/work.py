@@ -115,6 +115,7 @@ class MatmulWork:
         addend: Bytes of what is added in the operator's epilogue; 0 if nothing is.
         quantised: Bytes of the result if the epilogue quantises it, instead of `out`; else 0.
         operand: Dtype of the operands.
+        scale: Bytes of the scale with which the epilogue quantises.
     """
 
     m: Number
@@ -126,6 +127,7 @@ class MatmulWork:
     addend: Number
     quantised: Number
     operand: torch.dtype
+    scale: Number = 0
 
 
 def matmul_work(region: Region) -> MatmulWork:
@@ -143,6 +145,7 @@ def matmul_work(region: Region) -> MatmulWork:
         addend=_bytes(given["addend"]),
         quantised=_bytes([terms[0] for terms in region.outputs.get("q", [])]),
         operand=fact.a.dtype,
+        scale=_bytes(given.get("scale", [])),
     )
 
 

@@ -122,7 +122,7 @@ def run(
 
 
 def copies(args: Sequence[Any]) -> list[Any]:
-    """Arguments with the same values, strides and gradient flags; nothing shared."""
+    """Arguments with the same values, strides, gradient flags and dynamic sizes; nothing shared."""
     out = []
     for arg in args:
         if not isinstance(arg, Tensor):
@@ -130,6 +130,8 @@ def copies(args: Sequence[Any]) -> list[Any]:
             continue
         copy = torch.empty_strided(arg.shape, arg.stride(), dtype=arg.dtype, device=arg.device)
         copy.copy_(arg.detach())
+        for dim in getattr(arg, "_dynamo_dynamic_indices", ()):
+            torch._dynamo.mark_dynamic(copy, dim)
         out.append(copy.requires_grad_(arg.requires_grad))
     return out
 

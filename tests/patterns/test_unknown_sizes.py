@@ -116,3 +116,16 @@ def test_no_rows_fuse_as_well():
     result = run(lambda a: functional.silu(a) * a.flip(0), torch.randn(0, 64).bfloat16())
     assert result.kinds == ["silu_mul"]
     assert result.got.shape == (0, 64)
+
+
+@pytest.mark.parametrize("sizes", [(0, 5), (5, 0)])
+def test_a_batch_of_no_rows_beside_an_unknown_size_fuses(sizes):
+    def model(x, w, up, s):
+        y = quant(norm(x, w), s)
+        rows = norm(x.flatten(0, 1), w) @ up.t()
+        return y, rows.view(*x.shape[:-1], up.shape[0])
+
+    args = [fresh(*sizes, HIDDEN), fresh(HIDDEN), fresh(3, HIDDEN), scale()]
+    made = run(model, *args, dynamic=True)
+    assert made.kinds == ["rms_norm", "rms_norm_quant", "skinny_gemm"], made.reasons
+    check_same(made.got, made.want)
