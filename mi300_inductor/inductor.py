@@ -98,15 +98,18 @@ def add_pass(hook: str, new: CustomGraphPass, patches: Mapping[str, Any]) -> Any
     passes = [*(one for one in present if type(one) is not type(new)), new]
     if len(passes) == 1:
         return new
-    takes_list = hasattr(
-        importlib.import_module("torch._inductor.custom_graph_pass"), "get_custom_graph_passes"
-    )
-    return passes if takes_list else PassSequence(passes)
+    module = importlib.import_module("torch._inductor.custom_graph_pass")
+    return passes if hasattr(module, "get_custom_graph_passes") else PassSequence(passes)
 
 
 def is_set(name: str, default: bool = False) -> bool:
     """Whether a switch or hook of the configuration that is active now is set."""
     return bool(getattr(_private("torch._inductor", "config"), name, default))
+
+
+def is_ahead_of_time() -> bool:
+    """Whether the compilation in progress is AOTInductor's."""
+    return bool(_private("torch._inductor.virtualized", "V").aot_compilation)
 
 
 def fix_model_floats(gm: fx.GraphModule) -> None:
@@ -237,7 +240,6 @@ def capture_graphs(
         gm.graph.eliminate_dead_code()
         visit(gm)
         gm.recompile()
-
         boxed: Callable[..., Any] = make_boxed(gm.forward)
         return boxed
 
@@ -252,8 +254,7 @@ def capture_graphs(
 
 def decomposition_table() -> Mapping[Any, Callable[..., Any]]:
     """The decompositions with which Inductor has AOTAutograd trace a user's graph."""
-    select = _private("torch._inductor.decomposition", "select_decomp_table")
-    return dict(select())
+    return dict(_private("torch._inductor.decomposition", "select_decomp_table")())
 
 
 def cache_key(compiled: Any) -> str | None:
@@ -264,8 +265,8 @@ def cache_key(compiled: Any) -> str | None:
 
 def report_directory() -> Path:
     """Where reports are kept: inside Inductor's cache, so that both are cleared together."""
-    cache_dir = _private("torch._inductor.runtime.cache_dir_utils", "cache_dir")
-    return Path(cache_dir()) / "mi300_inductor"
+    directory = _private("torch._inductor.runtime.cache_dir_utils", "cache_dir")()
+    return Path(directory) / "mi300_inductor"
 
 
 def record_artifact(name: str, data: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from torch import fx
 from torch._subclasses import FakeTensor
 
-from mi300_inductor.graph.availability import why_not_here
+from mi300_inductor.graph.availability import drop_unpackageable, why_not_here
 from mi300_inductor.graph.canonicalise import Canonicaliser
 from mi300_inductor.graph.fuse import fuse
 from mi300_inductor.graph.legality import Legality
@@ -96,6 +96,7 @@ def _run(graph: fx.Graph, options: Options) -> PassResult:
     legality = Legality(graph, canonical)
     plan = fuse(recognition, canonical, legality, disabled, keeps_roundings())
     order = {node: index for index, node in enumerate(graph.nodes)}
+    drop_unpackageable(plan)
     drop_losers(plan)
     times: dict[Region, Measured] = {}
     if options.measure:

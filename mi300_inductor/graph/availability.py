@@ -13,9 +13,17 @@ from torch import fx
 from torch._subclasses import FakeTensor
 
 from mi300_inductor import arch, build
-from mi300_inductor.inductor import outside_fake_mode
+from mi300_inductor.graph.meaning import Refusal
+from mi300_inductor.graph.region import Plan
+from mi300_inductor.inductor import is_ahead_of_time, outside_fake_mode
+from mi300_inductor.op_schemas import SCHEMAS
 
 log = logging.getLogger(__name__)
+
+_OTHER_DTYPE = Refusal(
+    "AOTInductor of this torch calls the operator with another dtype than the graph's",
+    "Make the package with torch 2.12 or newer.",
+)
 
 
 def why_not_here(graph: fx.Graph) -> str | None:
@@ -36,3 +44,22 @@ def why_not_here(graph: fx.Graph) -> str | None:
         log.warning("the kernels cannot be built, so the graph runs unfused: %s", error)
         return str(error)
     return None
+
+
+def keeps_dtypes() -> bool:
+    """Whether operators are called with the dtypes of the graph that is being compiled.
+
+    Those in a package of torch 2.11's AOTInductor are not: it numbers dtypes in another way.
+    """
+    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    return not is_ahead_of_time() or version >= (2, 12)
+
+
+def drop_unpackageable(plan: Plan) -> None:
+    """Moves the regions of a plan whose operator would not get its dtypes to its refusals."""
+    if keeps_dtypes():
+        return
+    for region, nodes in list(plan.regions):
+        if "ScalarType" in SCHEMAS[region.op]:
+            plan.regions.remove((region, nodes))
+            plan.refuse(region.kind, region.rows, _OTHER_DTYPE)
