@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mi300_inductor import ops
-    from mi300_inductor.backend import explain, mi300
+    from mi300_inductor.backend import explain, inductor_configs, mi300
     from mi300_inductor.contract import ContractError
     from mi300_inductor.fusion_pass import FusionPass, RoundingMarks
     from mi300_inductor.graph.registry import spelling
@@ -29,6 +29,7 @@ __all__ = [
     "Report",
     "RoundingMarks",
     "explain",
+    "inductor_configs",
     "last_report",
     "mi300",
     "ops",
@@ -44,6 +45,7 @@ _HOMES = {
     "Report": "report",
     "RoundingMarks": "fusion_pass",
     "explain": "backend",
+    "inductor_configs": "backend",
     "last_report": "report",
     "mi300": "backend",
     "quantize_": "quantize",

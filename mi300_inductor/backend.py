@@ -21,7 +21,7 @@ from mi300_inductor import gemm_tuning, inductor
 from mi300_inductor.contract import check_totals
 from mi300_inductor.fusion_pass import Collector, FusionPass, RoundingMarks, collecting, finish
 from mi300_inductor.numerics_check import CheckedCall
-from mi300_inductor.options import Options
+from mi300_inductor.options import Options, own_names
 from mi300_inductor.report import GraphReport, Rejection, Report, listen
 from mi300_inductor.report_store import load_report, store_report
 
@@ -73,10 +73,7 @@ def mi300(
         finish(empty, parsed)
         return gm.forward
     inductor.fix_model_floats(gm)
-    # Unfused parts must round as eager does, too. The user's own setting wins.
-    patches = {"emulate_precision_casts": True, **dict(parsed.inductor)}
-    for hook, added in zip(inductor.PASS_HOOKS, (FusionPass(parsed), RoundingMarks()), strict=True):
-        patches[hook] = inductor.add_pass(hook, added, patches)
+    patches = _configuration(FusionPass(parsed), parsed)
     inner = partial(_compile_graph, options=parsed)
     try:
         compiled: Callable[..., Any] = inductor.compile_module(gm, example_inputs, inner, patches)
@@ -89,6 +86,36 @@ def mi300(
             "model in eval() mode."
         ) from error
     return compiled
+
+
+def inductor_configs(options: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Inductor's configuration entries with which it compiles as this backend does.
+
+    For `torch._inductor.aoti_compile_and_package(exported, inductor_configs=...)`: the package
+    computes what `torch.compile(model, backend="mi300")` does. `last_report` says what was fused.
+
+    Args:
+        options: The same dict as `torch.compile(..., options=...)`, without `check_numerics`.
+
+    Returns:
+        The passes in their hooks, behind those that are set there already, the emulated roundings,
+        and Inductor's own entries of `options`, which win over all of these but the passes.
+
+    Raises:
+        RuntimeError: for invalid options.
+    """
+    parsed = Options.parse(options=options)
+    own = {name: value for name, value in (options or {}).items() if name in own_names()}
+    return _configuration(FusionPass({**own, "measure": parsed.measure}), parsed)
+
+
+def _configuration(fusions: FusionPass, options: Options) -> dict[str, Any]:
+    """Inductor's configuration entries for one compilation."""
+    # Unfused parts must round as eager does, too. The user's own setting wins.
+    entries = {"emulate_precision_casts": True, **dict(options.inductor)}
+    for hook, added in zip(inductor.PASS_HOOKS, (fusions, RoundingMarks()), strict=True):
+        entries[hook] = inductor.add_pass(hook, added, entries)
+    return entries
 
 
 def _compile_graph(

@@ -100,14 +100,14 @@ class Options:
                 f"options: two modes; got mode={mode!r} and options['mode']={inner_mode!r}, "
                 "expected one. Remove one of them."
             )
-        own = {name: given.pop(name) for name in _own_names() if name in given}
+        own = {name: given.pop(name) for name in own_names() if name in given}
         is_tuned = str(mode or inner_mode).startswith("max-autotune")
         known = option_names()
         for name in given:
             if not isinstance(name, str):
                 raise RuntimeError(
                     f"options: a name is no string; got {shown(name)}, expected one of "
-                    f"{', '.join(_own_names())}. Write it in quotes."
+                    f"{', '.join(own_names())}. Write it in quotes."
                 )
             if name.replace("-", "_") not in known:
                 raise RuntimeError(_unknown_name(name, known))
@@ -133,12 +133,13 @@ class Options:
         )
 
 
-def _own_names() -> list[str]:
+def own_names() -> list[str]:
+    """Names of the options that are ours and not Inductor's."""
     return [field.name for field in fields(Options) if field.name != "inductor"]
 
 
 def _unknown_name(name: str, inductor_names: Iterable[str]) -> str:
-    own = sorted([*_own_names(), "mode"])
+    own = sorted([*own_names(), "mode"])
     # What Inductor accepts but keeps to itself is not worth proposing.
     names = sorted(n for n in inductor_names if not n.startswith("_") and not n.isupper())
     close = difflib.get_close_matches(name, [*own, *names], 1)

@@ -52,6 +52,10 @@ def test_blocks_run_and_give_what_the_text_says(tmp_path, monkeypatch, capsys, u
     # Its model is the roofline's as well.
     cost = roofline(scope["model"], (scope["x"],), target_name="gfx942", rows=[1])
     assert str(cost) in README.read_text()
+    # So is what it packages, beside what is compiled when it is needed.
+    with torch.no_grad():
+        compiled = torch.compile(scope["model"], backend="mi300", dynamic=True)(scope["x"])
+    assert torch.equal(scope["y"], compiled)
     assert (tmp_path / "out" / "report.html").stat().st_size > 1000
     assert "rms_norm | " in said
     assert list(user_spellings) == ["rms_norm"]
