@@ -67,8 +67,8 @@ class FusionPass(inductor.CustomGraphPass):
 
     `torch.compile(model, backend="mi300")` sets it by itself. Set it by hand to use the fusions
     with the stock `inductor` backend or beside other passes; the reports are then had from
-    `last_report`. Inductor's own code then rounds as Inductor does: `inductor_configs` has this pass
-    and all else that makes the result the backend's, for AOTInductor for example. Set
+    `last_report`. Inductor's own code then rounds as Inductor does: `inductor_configs` has this
+    pass and all else that makes the result the backend's, for AOTInductor for example. Set
     `RoundingMarks()` in `joint_custom_pre_pass` as well on torch 2.11, where roundings are lost
     otherwise (such chains are refused then).
 
