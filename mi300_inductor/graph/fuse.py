@@ -32,7 +32,6 @@ from mi300_inductor.graph.meaning import (
 from mi300_inductor.graph.readers import Producer, Reader, read_by
 from mi300_inductor.graph.recognise import Recognition
 from mi300_inductor.graph.region import Plan, Region
-from mi300_inductor.graph.shared_norms import shared_norms
 from mi300_inductor.graph.term import (
     FLOAT_DTYPES,
     Term,
@@ -65,10 +64,7 @@ def fuse(
     facts = recognition.facts
     plan = Plan()
     scales = {f.root: f for f in facts if isinstance(f, DynamicScale)}
-    shared = shared_norms((f for f in facts if isinstance(f, RmsNorm)), canonical)
-    legality.share(shared.common)
-    found_producers = (f for f in (*facts, *shared.alone) if isinstance(f, (RmsNorm, SiluMul)))
-    producers = {producer.root: producer for producer in found_producers}
+    producers = {f.root: f for f in facts if isinstance(f, (RmsNorm, SiluMul))}
     readers: dict[Term, list[Reader]] = defaultdict(list)
     unread: dict[Quantize, Refusal] = {}
     for fact in facts:

@@ -54,11 +54,6 @@ class Legality:
         )
         self._taken: dict[fx.Node, _Taken] = {}
         self._has_jumps = False
-        self._shared: frozenset[fx.Node] = frozenset()
-
-    def share(self, nodes: frozenset[fx.Node]) -> None:
-        """Lets several regions have nodes in common, each of which computes them for itself."""
-        self._shared = nodes
 
     def check(self, region: Region) -> Refusal | frozenset[fx.Node]:
         """The nodes a region replaces (outputs included), or the first reason why it may not."""
@@ -103,7 +98,7 @@ class Legality:
 
     def _overlap(self, nodes: Iterable[fx.Node]) -> Refusal | None:
         for node in sorted(nodes, key=self._order.__getitem__):
-            if node in self._taken and node not in self._shared:
+            if node in self._taken:
                 return Refusal(
                     f"{in_words(self._canonical.term(node))} that it needs belongs to a fusion of "
                     f"kind {self._taken[node].kind} already",
@@ -116,7 +111,7 @@ class Legality:
     def _needed_elsewhere(
         self, region: Region, nodes: set[fx.Node], available: set[fx.Node]
     ) -> Refusal | None:
-        for node in sorted(nodes - available - self._shared, key=self._order.__getitem__):
+        for node in sorted(nodes - available, key=self._order.__getitem__):
             outside = [u for u in node.users if u not in nodes and u.target is not CHECK]
             if not outside:
                 continue

@@ -47,7 +47,6 @@ class Rewriter:
         self._order = {node: float(index) for index, node in enumerate(graph.nodes)}
         self._replaced: dict[fx.Node, fx.Node] = {}
         self._results: set[fx.Node] = set()
-        self._erased: set[fx.Node] = set()
         self._merged: dict[fx.Node, fx.Node] = {}
         self._fresh: list[fx.Node] = []
         self._region: frozenset[fx.Node] = frozenset()
@@ -186,7 +185,9 @@ class Rewriter:
             stacked = region.outputs.get(name or "out")
             if stacked is None:
                 continue
-            value = self._new(operator.getitem, (call, index), like) if len(returns) > 1 else call
+            value = call
+            if len(returns) > 1:
+                value = self._new(operator.getitem, (call, index), like)
             for position, terms in enumerate(stacked):
                 part = value
                 if len(stacked) > 1:
@@ -291,10 +292,9 @@ class Rewriter:
         self._fresh.clear()
 
     def _erase_unused(self, nodes: frozenset[fx.Node]) -> None:
-        # Those that several norms share may be gone already.
-        for node in sorted(nodes - self._erased, key=self._order.__getitem__, reverse=True):
+        for node in sorted(nodes, key=self._order.__getitem__, reverse=True):
             if any(user.target is not CHECK for user in node.users):
                 continue
-            for gone in (*node.users, node):
-                self._graph.erase_node(gone)
-            self._erased.add(node)
+            for check in list(node.users):
+                self._graph.erase_node(check)
+            self._graph.erase_node(node)

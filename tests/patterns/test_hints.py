@@ -100,6 +100,12 @@ def five_scales(x, w, s, is_mended):
     return [quant(y, s * (1 + (i % 4 if is_mended else i))) for i in range(5)]
 
 
+def normed_returned(x, w, s, is_mended):
+    h = x.float()
+    normed = (h * rstd_of(h)).to(x.dtype)
+    return (w * normed,) if is_mended else (w * normed, normed)
+
+
 def up_of_one_row(x, w, s, is_mended):
     return functional.silu(x) * (w.expand(x.shape) if is_mended else w)
 
@@ -218,6 +224,7 @@ MISSES = [
     (power_of_two_scale, "rms_norm_quant", "Compute it as y.abs().amax(-1, keepdim=True)"),
     (two_formats, "rms_norm_quant", "Quantise the value in one way everywhere"),
     (five_scales, "rms_norm_quant", "Share a scale between some of them"),
+    (normed_returned, "rms_norm", "Do not return this value"),
     (up_of_one_row, "silu_mul", "gate and up of one shape"),
     (eps_as_a_tensor, "rms_norm", "Keep eps as a Python number"),
     (eps_with_an_alpha, "rms_norm", "Write mean(x.float()**2, -1, keepdim=True) + eps"),
