@@ -18,7 +18,9 @@ import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -213,7 +215,8 @@ def _make(factory: str, command: str) -> tuple[Callable[..., Any], list[Any], di
             f"{command}: the factory takes arguments; got ({', '.join(wanted)}), expected none. "
             "Give them default values."
         )
-    made = function()
+    with _errors_of(factory, command):
+        made = function()
     if not (isinstance(made, tuple) and len(made) == 2 and callable(made[0])):
         raise RuntimeError(
             f"{command}: the factory gives something else; got {type(made).__name__}, expected "
@@ -228,6 +231,26 @@ def _make(factory: str, command: str) -> tuple[Callable[..., Any], list[Any], di
             "expected a tuple, a dict or a tensor. Return (module, args)."
         )
     return module, [arguments] if isinstance(arguments, torch.Tensor) else list(arguments), {}
+
+
+@contextmanager
+def _errors_of(factory: str, command: str) -> Iterator[None]:
+    """Says of an error of the user's file what it is and where it comes from.
+
+    Raises:
+        RuntimeError: in place of the error.
+    """
+    try:
+        yield
+    except Exception as error:
+        path = Path(factory.rpartition(":")[0]).resolve()
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path]
+        where = f"{path.name}:{lines[-1]}" if lines else path.name
+        raise RuntimeError(
+            f"{command}: {factory} fails; got {type(error).__name__}: {error}, at {where}, "
+            "expected a function that returns (module, args). Correct it."
+        ) from error
 
 
 def _load_factory(text: str, command: str) -> Callable[[], Any]:
@@ -250,7 +273,8 @@ def _load_factory(text: str, command: str) -> Callable[[], Any]:
         )
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+    with _errors_of(text, command):
+        spec.loader.exec_module(module)
     factory = getattr(module, name, None)
     if not callable(factory):
         raise RuntimeError(

@@ -21,14 +21,22 @@ from torch import Tensor, fx
 from mi300_inductor.cost import Kernel
 from mi300_inductor.graph.call_work import call_kernels, is_operator
 
-_MATMULS = frozenset({"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "mv", "addmv"})
+# Matrix products, with the place of the operand whose last dimension is summed over.
+_MATMULS = {"mm": 0, "bmm": 0, "_scaled_mm": 0, "mv": 0, "addmm": 1, "baddbmm": 1, "addmv": 1}
 _LIBRARY = ("attention", "convolution", "sort", "topk", "fft", "linalg")
 # Operations that touch as much of their first input as they return or are given.
 _GATHERS = frozenset({"embedding", "index", "gather", "index_select"})
 _SCATTERS = frozenset(
     {"index_put", "index_put_", "slice_scatter", "select_scatter", "copy_", "scatter"}
 )
-_REDUCTIONS = frozenset({"sum", "mean", "amax", "amin", "max", "min", "var", "var_mean", "prod"})
+# Operations that bring values elsewhere, or into another format, and compute nothing.
+_MOVES = frozenset(
+    {"cat", "clone", "constant_pad_nd", "convert_element_type", "empty", "expand", "flip", "full"}
+    | {"repeat", "rev", "roll", "where"}
+)
+_REDUCTIONS = frozenset(
+    {"sum", "mean", "amax", "amin", "argmax", "argmin", "max", "min", "var", "var_mean", "prod"}
+)
 # Elements that one workgroup of a generated element-wise kernel takes.
 _FLAT_ELEMENTS = 1024
 
@@ -128,7 +136,7 @@ def _cluster(nodes: list[fx.Node]) -> Operation | None:
         source="inductor",
         read=sum(reads.values()) + gathered,
         written=sum(_written(node) for node in written if node in inside),
-        flops=sum(max(_elements(node), _elements_read(node)) for node in working),
+        flops=sum(_flops(node) for node in working),
         rows=max(1, widest // width) if width else max(1, elements // _FLAT_ELEMENTS),
         width=width,
         trips=2 if width else 1,
@@ -156,25 +164,51 @@ def _alone(node: fx.Node) -> Operation:
     return Operation(name, (kernel,), (node,), (node,))
 
 
+def _flops(node: fx.Node) -> int:
+    """Floating point operations of an element-wise operation or a reduction."""
+    values = [value for one in (node, *node.all_input_nodes) for value in _tensors(one)]
+    if not any(value.is_floating_point() for value in values):
+        return 0
+    name = _name(node)
+    if name.startswith("index_put") and node.args[3:4] == (True,):
+        return _elements(node.all_input_nodes[-1])  # it accumulates
+    if name in _GATHERS | _SCATTERS | _MOVES:
+        return 0
+    return max(_elements(node), _elements_read(node))
+
+
 def _library_flops(node: fx.Node, name: str) -> int:
     tensors = [s.meta["val"] for s in node.all_input_nodes if _tensors(s)]
     if name in _MATMULS:
-        matrix = [tensor for tensor in tensors if tensor.dim() >= 2]
-        depth = matrix[-1].shape[-2] if matrix else 1
-        return 2 * _elements(node) * int(depth)
+        return 2 * _elements(node) * int(_factor(node).shape[-1])
     if "attention" in name and len(tensors) > 1:
         query, key = tensors[:2]
         return 4 * int(math.prod(query.shape)) * int(key.shape[-2])
+    if name == "convolution":
+        value, weight = tensors[:2]
+        is_transposed = bool(node.args[6])
+        positions = value.shape if is_transposed else node.meta["val"].shape
+        each = int(math.prod(weight.shape[1:]))
+        return 2 * int(math.prod(positions)) * each
     return max(_elements(node), _elements_read(node))
+
+
+def _factor(node: fx.Node) -> Tensor:
+    """The left operand of a matrix product."""
+    operand = node.args[_MATMULS[_name(node)]]
+    assert isinstance(operand, fx.Node)
+    value: Tensor = operand.meta["val"]
+    return value
 
 
 def _operand(node: fx.Node) -> torch.dtype | None:
     name = _name(node)
-    if name not in _MATMULS and "attention" not in name and "convolution" not in name:
+    if name in _MATMULS:
+        return _factor(node).dtype
+    if "attention" not in name and "convolution" not in name:
         return None
     tensors = [s.meta["val"] for s in node.all_input_nodes if _tensors(s)]
-    matrix = [tensor for tensor in tensors if tensor.dim() >= 2]
-    return matrix[-1].dtype if matrix else None
+    return tensors[0].dtype if tensors else None
 
 
 def _tensors(node: fx.Node) -> list[Tensor]:

@@ -156,7 +156,7 @@ def roofline(
         kwargs: Its keyword arguments.
         target_name: See `target`.
         rows: Sizes of the first dimension of every tensor argument that has the size of the first
-            one's; None takes the arguments as they are.
+            one's, each once; None takes the arguments as they are.
         timer: Measures calls; see `measure.Timer`.
 
     Raises:
@@ -166,7 +166,7 @@ def roofline(
     given = dict(kwargs or {})
     size = _first_size(args, given)
     entries: list[Entry] = []
-    for count in rows or (size,):
+    for count in dict.fromkeys(rows or (size,)):
         positional = [_with_rows(value, size, count) for value in args]
         named = {name: _with_rows(value, size, count) for name, value in given.items()}
         found = _graphs(model, positional, named)

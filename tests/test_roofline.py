@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,9 @@ def norm():
     torch.manual_seed(0)
     block = torch.nn.Sequential(torch.nn.Linear(64, 64, bias=False), torch.nn.RMSNorm(64))
     return block.bfloat16().eval(), (torch.randn(3, 64).bfloat16(),)
+
+def broken():
+    raise ValueError("no weights here")
 
 def no_rows():
     return torch.nn.ReLU(), (3,)
@@ -105,7 +109,46 @@ def test_views_move_nothing_and_gathers_only_what_they_take() -> None:
     table, ids = torch.randn(1000, 8), torch.tensor([1, 2, 3])
     (only,) = captured(look, table, ids, fused=False)
     (kernel,) = only.kernels
-    assert (kernel.read, kernel.written) == (4 * 3 * 8 + 8 * 3, 4 * 3 * 8)
+    assert (kernel.read, kernel.written, kernel.flops) == (4 * 3 * 8 + 8 * 3, 4 * 3 * 8, 0)
+
+
+def test_only_arithmetic_on_floats_has_flops() -> None:
+    def moved(x: Tensor, ids: Tensor, cache: Tensor) -> tuple[Tensor, ...]:
+        taken = torch.where(ids[:, None] > 3, x.to(BF16), 0)
+        both = torch.cat([x, x.flip(0)]).clone()
+        return taken, both, ids + 1, cache.index_put((ids,), x)
+
+    def computed(x: Tensor, ids: Tensor, cache: Tensor) -> tuple[Tensor, ...]:
+        return x.argmax(-1), x > 0, cache.index_put((ids,), x.exp(), accumulate=True)
+
+    arguments = torch.randn(3, 8), torch.tensor([1, 2, 3]), torch.zeros(100, 8)
+    for function, flops in ((moved, 0), (computed, 3 * 8 + 3 * 8 + 2 * 3 * 8)):
+        found = captured(function, *arguments, fused=False)
+        assert sum(kernel.flops for one in found for kernel in one.kernels) == flops
+
+
+def test_products_are_counted_over_the_dimension_that_is_summed() -> None:
+    image, weight = torch.randn(2, 6, 8, 8), torch.randn(6, 3, 3, 3)
+    rows, matrix, bias = torch.randn(5, 8), torch.randn(8, 3), torch.randn(5, 3)
+    cases: list[tuple[Any, tuple[Tensor, ...], int]] = [
+        (F.conv2d, (image[:, :3].contiguous(), weight), 2 * (2 * 6 * 6 * 6) * (3 * 9)),
+        (partial(F.conv2d, groups=2), (image, weight), 2 * (2 * 6 * 6 * 6) * (3 * 9)),
+        (F.conv_transpose2d, (image, weight), 2 * (2 * 6 * 8 * 8) * (3 * 9)),
+        (torch.addmm, (bias, rows, matrix), 2 * 5 * 3 * 8),
+    ]
+    for function, arguments, flops in cases:
+        (only,) = captured(lambda *given, f=function: f(*given), *arguments, fused=False)
+        assert only.kernels[0].flops == flops
+
+
+def test_scales_of_rows_are_not_the_operands_of_a_product() -> None:
+    def product(a: Tensor, b: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        return torch._scaled_mm(a, b.t(), rows, columns, out_dtype=BF16)
+
+    a, b = (torch.randn(n, 32).to(torch.float8_e4m3fn) for n in (16, 48))
+    (only,) = captured(product, a, b, torch.ones(16, 1), torch.ones(1, 48), fused=False)
+    (kernel,) = only.kernels
+    assert (kernel.flops, kernel.matrix) == (2 * 16 * 48 * 32, torch.float8_e4m3fn)
 
 
 def test_an_operation_alone_computes_what_it_does_in_the_model() -> None:
@@ -180,6 +223,10 @@ def test_command_prints_the_model_of_a_target_that_is_not_here(
     for words in ("rms_norm", "skinny_gemm", "synchronisation", "rows 8: modelled"):
         assert words in text
     assert "measured us" not in text
+    assert main(["roofline", *arguments[:-1], "8,1,8"]) == 0
+    again = capsys.readouterr().out
+    assert again.count("rows 8: modelled") == 1
+    assert sorted(again.splitlines()[-2:]) == sorted(text.splitlines()[-4:-2])
     assert picture.read_text().lstrip().startswith("<?xml")
 
 
@@ -198,6 +245,7 @@ def test_a_missing_matplotlib_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path:
         (["{}:norm", "--rows", "0"], "roofline: --rows is a list of sizes; got 0"),
         (["{}:no_rows", "--arch", "gfx942"], "roofline: no rows; got arguments without a tensor"),
         (["{}:other"], "roofline: "),
+        (["{}:broken"], ":broken fails; got ValueError: no weights here, at roofline_model.py:10,"),
         (["missing.py:f"], "roofline: no such file"),
     ],
 )
