@@ -35,12 +35,18 @@ class Fusion:
         outputs: Names of the nodes whose values the operator now produces.
         op: Name of the operator with its parameters, readable.
         spelling: Names of the spellings that matched.
-        bytes_before: Bytes read and written by what Inductor would have run; an int, or an
-            expression in the graph's symbols as text.
+        bytes_before: Bytes read and written by what Inductor would have run. As all numbers below
+            an int, or an expression in the graph's symbols as text.
         bytes_after: The same for the operator.
         launches_before: Kernels that Inductor would have launched.
         launches_after: Kernels the operator launches.
-        saving: The difference in words, with the modelled times of both on the target.
+        saving: The difference in words; on a GPU with the modelled times of both there.
+        read_before: The part of `bytes_before` that is read, what is read again included.
+        read_after: The same for the operator.
+        written_before: The part of `bytes_before` that is written.
+        written_after: The same for the operator.
+        flops_before: Floating point operations of what Inductor would have run.
+        flops_after: The same for the operator.
     """
 
     kind: str
@@ -55,6 +61,12 @@ class Fusion:
     launches_before: int
     launches_after: int
     saving: str = ""
+    read_before: int | str = 0
+    read_after: int | str = 0
+    written_before: int | str = 0
+    written_after: int | str = 0
+    flops_before: int | str = 0
+    flops_after: int | str = 0
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from mi300_inductor.report_text import (
     PLAN_HEADS,
     counted,
     gains,
+    gains_in_flops,
     graphs_text,
     group_fusions,
     group_rejections,
@@ -97,14 +98,14 @@ def _fused(fused: Sequence[Fusion]) -> str:
         [
             str(len(group)),
             _chip(group[0].kind),
-            *(escape(_arrow(text)) for text in gains(group)),
+            *(escape(_arrow(text)) for text in (*gains(group), gains_in_flops(group))),
             escape(", ".join(dict.fromkeys(s for f in group for s in f.spelling))),
             _source(group[0].source) + _details(group),
         ]
         for group in group_fusions(fused)
     ]
-    heads = ["", "kind", "operations", "launches", "bytes", "spellings", "source"]
-    note = f'<p class="note">{escape(_arrow(GAINS_NOTE))}</p>'
+    heads = ["", "kind", "operations", "launches", "bytes", "FLOPs", "spellings", "source"]
+    note = f'<p class="note">{escape(_arrow(GAINS_NOTE))}; FLOPs likewise</p>'
     return _table(heads, rows) + note
 
 
@@ -115,11 +116,21 @@ def _arrow(text: str) -> str:
 def _details(group: Sequence[Fusion]) -> str:
     items = "".join(
         f"<li><code>{escape(f.op)}</code><br>{escape(_arrow(f.saving))}"
+        f"<br>{escape(_arrow(_counts(f)))}"
         f"<br>replaces {counted(len(f.nodes), 'node')}: "
         f"{escape(', '.join(f.nodes))}</li>"
         for f in group
     )
     return f"<details><summary>operators and replaced nodes</summary><ul>{items}</ul></details>"
+
+
+def _counts(fusion: Fusion) -> str:
+    """Bytes and FLOPs without and with the rewrite, in full."""
+    return (
+        f"reads {fusion.read_before} -> {fusion.read_after} bytes, "
+        f"writes {fusion.written_before} -> {fusion.written_after} bytes, "
+        f"computes {fusion.flops_before} -> {fusion.flops_after} FLOPs"
+    )
 
 
 def _rejected(rejected: Sequence[Rejection]) -> str:

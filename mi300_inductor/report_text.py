@@ -64,32 +64,33 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
-def add_bytes(values: Sequence[int | str]) -> int | str:
-    """Sum of byte counts, some of which may be expressions in sizes unknown at compile time."""
+def add_counts(values: Sequence[int | str]) -> int | str:
+    """Sum of counts, some of which may be expressions in sizes unknown at compile time."""
     if all(isinstance(value, int) for value in values):
         return sum(int(value) for value in values)
     total = sympy.Add(*(sympy.sympify(value) for value in values))
     return int(total) if total.is_Integer else str(total)
 
 
-def bytes_text(value: int | str) -> str:
-    """A byte count for people: `3.2 MB`, or `2.4 MB*s0 + 25 MB` for an expression in sizes."""
+def count_text(value: int | str, unit: str = "B") -> str:
+    """A count for people: `3.2 MB`, or `2.4 MB*s0 + 25 MB` for an expression in sizes."""
     if isinstance(value, int):
-        return _amount_text(value)
+        return _amount_text(value, unit)
     terms = sympy.Add.make_args(sympy.sympify(value))
     parts = [term.as_coeff_Mul() for term in sorted(terms, key=lambda term: term.is_number)]
     if not all(number.is_Integer and number > 0 for number, _ in parts):
         return value
     return " + ".join(
-        _amount_text(int(number)) + (f"*{rest}" if rest != 1 else "") for number, rest in parts
+        _amount_text(int(number), unit) + (f"*{rest}" if rest != 1 else "")
+        for number, rest in parts
     )
 
 
-def _amount_text(value: int) -> str:
+def _amount_text(value: int, unit: str) -> str:
     amount = float(value)
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(amount) < 1000 or unit == "GB":
-            return f"{value} B" if unit == "B" else f"{amount:.3g} {unit}"
+    for prefix in ("", "k", "M", "G"):
+        if abs(amount) < 1000 or prefix == "G":
+            return f"{amount:.3g} {prefix}{unit}" if prefix else f"{value} {unit}"
         amount /= 1000
     raise AssertionError("unreachable")
 
@@ -112,9 +113,17 @@ def gains(group: Sequence[Fusion]) -> tuple[str, str, str]:
         _change(sum(len(f.nodes) for f in group), len(group)),
         _change(sum(f.launches_before for f in group), sum(f.launches_after for f in group)),
         _change(
-            bytes_text(add_bytes([f.bytes_before for f in group])),
-            bytes_text(add_bytes([f.bytes_after for f in group])),
+            count_text(add_counts([f.bytes_before for f in group])),
+            count_text(add_counts([f.bytes_after for f in group])),
         ),
+    )
+
+
+def gains_in_flops(group: Sequence[Fusion]) -> str:
+    """What fusions change in floating point operations, added up; mostly they stay."""
+    return _change(
+        count_text(add_counts([f.flops_before for f in group]), "FLOP"),
+        count_text(add_counts([f.flops_after for f in group]), "FLOP"),
     )
 
 

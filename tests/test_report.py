@@ -14,7 +14,7 @@ from mi300_inductor.options import Expectation
 from mi300_inductor.report import Fusion, GraphNode, GraphReport, Rejection, Report
 from mi300_inductor.report_files import new_directory
 from mi300_inductor.report_html import report_html
-from mi300_inductor.report_text import add_bytes, bytes_text
+from mi300_inductor.report_text import add_counts, count_text
 
 SOURCE = "/opt/models/llama.py:12: return self.weight * x"
 
@@ -116,14 +116,14 @@ def test_source_line_is_the_innermost_of_the_model():
 
 
 def test_bytes_are_added_with_symbols():
-    assert add_bytes([1, 2, 3]) == 6
-    assert add_bytes(["4*s0", "2*s0", 8]) == "6*s0 + 8"
-    assert add_bytes(["s0", "-s0"]) == 0
-    assert [bytes_text(n) for n in (0, 999, 1500, 2_000_000, 3 * 10**12, "4*s0")] == [
+    assert add_counts([1, 2, 3]) == 6
+    assert add_counts(["4*s0", "2*s0", 8]) == "6*s0 + 8"
+    assert add_counts(["s0", "-s0"]) == 0
+    assert [count_text(n) for n in (0, 999, 1500, 2_000_000, 3 * 10**12, "4*s0")] == [
         *("0 B", "999 B", "1.5 kB", "2 MB", "3e+03 GB", "4 B*s0")
     ]
-    assert bytes_text("25166016 + 2396160*s0") == "2.4 MB*s0 + 25.2 MB"
-    assert bytes_text("s0 - s1") == "s0 - s1"
+    assert count_text("25166016 + 2396160*s0") == "2.4 MB*s0 + 25.2 MB"
+    assert count_text("s0 - s1") == "s0 - s1"
 
 
 def test_a_file_in_the_way_is_named(tmp_path):

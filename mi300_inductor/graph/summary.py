@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import sympy  # type: ignore[import-untyped]
 from torch import fx
 
-from mi300_inductor.cost import Number, symbols_of
+from mi300_inductor.cost import Kernel, Number, symbols_of
 from mi300_inductor.graph.region import Refused, Region
 from mi300_inductor.graph.select import cost, saving_text
 from mi300_inductor.report import Fusion, Rejection
@@ -41,6 +42,12 @@ def describe_fusion(
         launches_before=spent.launches_before,
         launches_after=spent.launches_after,
         saving=saving if measured is None else f"{saving}; {measured}",
+        read_before=_sum(spent.before, lambda kernel: kernel.read + kernel.again),
+        read_after=_sum(spent.after, lambda kernel: kernel.read + kernel.again),
+        written_before=_sum(spent.before, lambda kernel: kernel.written),
+        written_after=_sum(spent.after, lambda kernel: kernel.written),
+        flops_before=_sum(spent.before, lambda kernel: kernel.flops),
+        flops_after=_sum(spent.after, lambda kernel: kernel.flops),
     )
 
 
@@ -80,6 +87,11 @@ def _call_text(region: Region) -> str:
         f"{name}={str(value).removeprefix('torch.')}" for name, value in region.params.items()
     )
     return f"{region.op}({params})"
+
+
+def _sum(kernels: Sequence[Kernel], part: Callable[[Kernel], Number]) -> int | str:
+    total = sum(part(kernel) for kernel in kernels)
+    return _number(sympy.expand(total) if symbols_of(total) else total)
 
 
 def _number(expression: Number) -> int | str:
