@@ -145,6 +145,8 @@ def _add(build: Canonicaliser, node: fx.Node) -> Term | None:
 def _mul(build: Canonicaliser, node: fx.Node) -> Term:
     left, right = build.term(node.args[0]), build.term(node.args[1])
     value = node.meta["val"]
+    if left is right and not left.is_const:
+        return _squared(build, node, left)
     if left.is_const:
         left, right = right, left
     is_whole = same_shape(left.shape, value.shape)  # a `full` tensor may broadcast
@@ -161,7 +163,15 @@ def _mul(build: Canonicaliser, node: fx.Node) -> Term:
 
 @handles(aten.square.default)
 def _square(build: Canonicaliser, node: fx.Node) -> Term:
-    source = _unsigned(build.term(node.args[0]))
+    return _squared(build, node, _unsigned(build.term(node.args[0])))
+
+
+def _squared(build: Canonicaliser, node: fx.Node, source: Term) -> Term:
+    """(sqrt(v))**2 is v: a norm spelled with torch.linalg.vector_norm squares its result."""
+    root = _behind_views(source)
+    if root.op == "sqrt" and root.dtype == torch.float32:
+        inner = root.args[0]
+        return inner if root is source else build.like(node, "view", _behind_views(inner))
     return build.like(node, "mul", source, source)
 
 
@@ -179,9 +189,6 @@ def _neg(build: Canonicaliser, node: fx.Node) -> Term:
 def _pow(build: Canonicaliser, node: fx.Node) -> Term | None:
     source, exponent = build.term(node.args[0]), node.args[1]
     if exponent == 2:
-        # (sqrt(v))**2 is v: a norm spelled with torch.linalg.vector_norm squares its result.
-        if source.op == "sqrt" and source.dtype == torch.float32:
-            return source.args[0]
         return _square(build, node)
     names = {0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
     name = names.get(exponent) if isinstance(exponent, (int, float)) else None

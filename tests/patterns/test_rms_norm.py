@@ -95,6 +95,30 @@ def by_torch_norm(x, w, eps):
     return w * (h * torch.rsqrt(mean + eps)).to(x.dtype)
 
 
+def by_norm_times_itself(x, w, eps):
+    h = x.float()
+    size = torch.norm(h, dim=-1, keepdim=True)
+    return w * (h * torch.rsqrt(size * size / x.shape[-1] + eps)).to(x.dtype)
+
+
+def by_norm_squared(x, w, eps):
+    h = x.float()
+    size = h.norm(dim=-1, keepdim=True)
+    return w * (h * torch.rsqrt(size.square() / x.shape[-1] + eps)).to(x.dtype)
+
+
+def by_norm_without_its_dimension(x, w, eps):
+    h = x.float()
+    size = torch.linalg.norm(h, dim=-1)[..., None]
+    return w * (h / torch.sqrt(size * size / x.shape[-1] + eps)).to(x.dtype)
+
+
+def by_scaled_norm(x, w, eps):
+    h = x.float()
+    rms = torch.linalg.vector_norm(h, dim=-1, keepdim=True) / x.shape[-1] ** 0.5
+    return w * (h * torch.rsqrt(rms * rms + eps)).to(x.dtype)
+
+
 def promoted_by_rstd(x, w, eps):
     rstd = torch.rsqrt(x.to(torch.float32).pow(2).mean(-1, keepdim=True) + eps)
     return w * (x * rstd).to(w.dtype)
@@ -133,6 +157,10 @@ SPELLINGS = (
     divided_by_sqrt,
     by_vector_norm,
     by_torch_norm,
+    by_norm_times_itself,
+    by_norm_squared,
+    by_norm_without_its_dimension,
+    by_scaled_norm,
     promoted_by_rstd,
     root_then_reciprocal,
     no_keepdim,
