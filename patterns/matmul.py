@@ -174,8 +174,8 @@ def _other_dtypes(a: Term, b: Term) -> Refusal | None:
         return Refusal(
             f"both operands are halves that are converted to {a.dtype} first, expected the halves",
             "Multiply the halves as they are, torch.nn.functional.linear(x, weight), and convert "
-            "the result: the kernel adds up in float32 as well, but its result is rounded to "
-            f"{strip_widening(a).dtype} first.",
+            "the result: the kernel adds up in float32 as well, but its result is rounded to the "
+            "dtype of the halves before.",
         )
     if _is_wide(a, b):
         hint = "Convert the model with .bfloat16(), or quantise it with quantize_."

@@ -70,7 +70,8 @@ def _describe(match: Match) -> Quantize | Refusal:
             f"the quantised value is {y.dtype}, expected float32, bfloat16 or float16",
             "Quantise a float tensor: (y.float() / scale.float()).clamp(-max, max).to(dtype).",
         )
-    bounds = _bounds(match, y if scaled is None else scaled)
+    own = y.dtype if scaled is None else _rounded_quotient(match, scaled)
+    bounds = _bounds(match, own)
     if isinstance(bounds, Refusal):
         return bounds
     scale, scaling, scaled_dtype = ONE, "mul", F32
@@ -79,9 +80,9 @@ def _describe(match: Match) -> Quantize | Refusal:
         refusal = _other_scale(scaled, scale, reciprocal)
         if refusal is not None:
             return refusal
-        assert scaled.dtype is not None
+        assert own is not None
         scaling = "mul_reciprocal" if reciprocal is not None else scaled.op
-        scaled_dtype = scaled.dtype
+        scaled_dtype = own
     return Quantize(
         match=match,
         root=match.root,
@@ -94,15 +95,36 @@ def _describe(match: Match) -> Quantize | Refusal:
     )
 
 
-def _bounds(match: Match, clamped: Term) -> tuple[float, float] | Refusal:
-    """The clamp's bounds for a value that is not rounded any more, as the operators take them.
+def _rounded_quotient(match: Match, scaled: Term) -> torch.dtype | None:
+    """Dtype to which y / scale is rounded: by the division, or by a cast before or after the clamp.
+
+    A cast to a half is that of a division in this half where the scale is a number of it: the
+    operators round the scale as well. Rounding is monotone, so that a clamp before it is one after
+    it, between rounded bounds; only that zeros, where a bound is rounded to 0, have other signs.
+    """
+    scale, own = match.variables["scale"], scaled.dtype
+    if own != F32 or match.value("reciprocal") is not None:
+        return own
+    for role in ("scaled", "max", "min"):
+        use = match.use(role)
+        held = None if use is None else held_dtype(use)
+        if held not in HALF_DTYPES:
+            continue
+        is_exact = scale.is_const and rounded_number(scale.value, held) == scale.value
+        bounds = [rounded_number(match.scalar(f"clamp_{side}"), held) for side in ("min", "max")]
+        is_same = role == "scaled" or all(bounds)
+        return held if is_same and (is_exact or scale.dtype == held) else own
+    return own
+
+
+def _bounds(match: Match, own: torch.dtype | None) -> tuple[float, float] | Refusal:
+    """The clamp's bounds for a value of a dtype, as the operators take them.
 
     They round y, the scale and v = y / scale, and nothing behind. A rounding behind the clamp to
     the dtype that the value has anyway is one of the bounds alone.
     """
-    own = clamped.dtype
     held: dict[str, torch.dtype | None] = {}
-    for role, allowed in (("scaled", (own,)), ("max", (own, F32)), ("min", (own, F32))):
+    for role, allowed in (("scaled", (own, F32)), ("max", (own, F32)), ("min", (own, F32))):
         use = match.use(role)
         held[role] = own if use is None else held_dtype(use)
         if held[role] not in allowed:

@@ -194,7 +194,7 @@ def test_halves_that_are_both_widened_are_refused_and_the_hint_leads_to_the_fusi
         "both operands are halves that are converted to torch.float32 first, expected the halves"
     )
     assert "torch.nn.functional.linear(x, weight), and convert the result" in refused.hint
-    assert refused.hint.endswith("but its result is rounded to torch.bfloat16 first.")
+    assert refused.hint.endswith("but its result is rounded to the dtype of the halves before.")
     mended = run(lambda x, w: model(x, w, True), x, w)
     assert mended.kinds == ["skinny_gemm"] and not mended.rejected
     torch.testing.assert_close(mended.got, plain.want, rtol=1e-2, atol=1e-1)
