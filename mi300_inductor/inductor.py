@@ -157,9 +157,7 @@ def compile_module(
     compile_fx = _private("torch._inductor.compile_fx", "compile_fx")
     functorch = _private("torch._functorch", "config")
     with functorch.patch(enable_autograd_cache=False):
-        return compile_fx(
-            gm, example_inputs, inner_compile=inner_compile, config_patches=dict(patches)
-        )
+        return compile_fx(gm, example_inputs, inner_compile, config_patches=dict(patches))
 
 
 def compile_region(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
@@ -222,7 +220,8 @@ def compile_plain(gm: fx.GraphModule, inputs: Sequence[Any], **config: bool) -> 
     compile_fx = _private("torch._inductor.compile_fx", "compile_fx")
     fixed = {"emulate_precision_casts": True, "triton.cudagraphs": False}
     patches = {**dict.fromkeys(PASS_HOOKS), **config, **fixed}
-    with _private("torch._guards", "tracing")(None), torch.no_grad():
+    not_packaged = _private("torch._inductor.virtualized", "V").set_aot_compilation(False)
+    with _private("torch._guards", "tracing")(None), torch.no_grad(), not_packaged:
         compiled: Callable[..., Any] = compile_fx(gm, list(inputs), config_patches=patches)
     return compiled
 

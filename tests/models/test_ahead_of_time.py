@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import mi300_inductor as mi
-from mi300_inductor import inductor
+from mi300_inductor import build, inductor
 from mi300_inductor.graph import availability
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
@@ -103,6 +104,28 @@ def test_matmuls_are_left_to_a_torch_that_packages_other_dtypes(
     assert [item.kind for item in report.rejected] == ["skinny_gemm"] * 3
     assert "another dtype than the graph's" in report.rejected[0].reason
     assert report.rejected[0].hint == "Make the package with torch 2.12 or newer."
+
+
+def test_rewrites_of_a_package_are_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def losing(calls: Sequence[Any], device: torch.device) -> list[float]:
+        for call in calls:
+            call()
+        return [1e-3, 2e-3]
+
+    build.load_kernels("CPU")  # before the cache is another one
+    monkeypatch.setenv("MI300_INDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("mi300_inductor.autotune.time_undisturbed", losing)
+    with torch.no_grad():
+        exported = torch.export.export(nn.RMSNorm(64).to(torch.bfloat16).eval(), inputs(6)[:1])
+        torch._inductor.aoti_compile_and_package(
+            exported,
+            package_path=str(tmp_path / "x.pt2"),
+            inductor_configs=mi.inductor_configs({"measure": True}),
+        )
+    (undone,) = mi.last_report().rejected
+    assert undone.kind == "rms_norm" and "1e+03 -> 2e+03 us" in undone.reason
 
 
 def test_configuration_is_the_backends_with_the_users_on_top() -> None:
