@@ -196,6 +196,9 @@ def test_a_matmul_reads_the_scale_that_quantises_its_result(
     _, _, spent = region_of(product, args, monkeypatch)
     operands = 2 * 256 * (ROWS + 128)
     assert spent.bytes_after == operands + 4 + ROWS * 128
+    flops = ROWS * 128 * (2 * 256 + 4)
+    assert sum(kernel.flops for kernel in spent.before) == flops
+    assert sum(kernel.flops for kernel in spent.after) == flops
     assert spent.bytes_before == operands + 2 * ROWS * 128 + (2 * ROWS * 128 + 4 + ROWS * 128)
 
 

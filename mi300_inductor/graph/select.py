@@ -109,7 +109,7 @@ def matmul_operator(op: str, work: MatmulWork) -> Kernel:
         read=work.activations + work.weight + work.addend + work.scale,
         written=work.quantised or work.out,
         parameters=work.weight,
-        flops=2 * work.m * work.n * work.k,
+        flops=2 * work.m * work.n * work.k + work.epilogue_flops,
         rows=work.n,  # tiles and parts of k fill every unit; see gemm_plan.h
         trips=2,
         cache_trips=2,

@@ -160,8 +160,6 @@ def matmul_kernels(work: MatmulWork) -> tuple[Kernel, ...]:
     )
     if work.addend == work.quantised == 0:
         return (product,)
-    elements = work.m * work.n
-    flops = elements * ((work.addend != 0) + QUANT_FLOPS * (work.quantised != 0))
     read, written = work.out + work.addend + work.scale, work.quantised or work.out
     name = "quantise" if work.addend == 0 else "add"
-    return (product, _flat(name, read, written, flops, elements))
+    return (product, _flat(name, read, written, work.epilogue_flops, work.m * work.n))

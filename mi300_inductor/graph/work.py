@@ -129,6 +129,11 @@ class MatmulWork:
     operand: torch.dtype
     scale: Number = 0
 
+    @property
+    def epilogue_flops(self) -> Number:
+        """Operations behind the product: an addition, a quantisation."""
+        return self.m * self.n * ((self.addend != 0) + QUANT_FLOPS * (self.quantised != 0))
+
 
 def matmul_work(region: Region) -> MatmulWork:
     """The sizes of a matmul's region."""
