@@ -21,6 +21,7 @@ from typing import Any
 import sympy  # type: ignore[import-untyped]
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from mi300_inductor.inductor import outside_fake_mode
 
@@ -90,10 +91,15 @@ class Term:
 
 
 def same_dim(a: Dim, b: Dim) -> bool:
-    """Whether two sizes are equal for every admissible input; adds no guard."""
+    """Whether two sizes are equal for every admissible input; adds no guard.
+
+    The halves of an unknown width are: what multiplied them while tracing has guarded it.
+    """
     if isinstance(a, int) and isinstance(b, int):
         return a == b
-    return bool(sympy.expand(_expression(a) - _expression(b)) == 0)
+    if sympy.expand(_expression(a) - _expression(b)) == 0:
+        return True
+    return not isinstance(a, int) and not isinstance(b, int) and statically_known_true(a == b)
 
 
 def same_shape(a: Sequence[Dim], b: Sequence[Dim]) -> bool:

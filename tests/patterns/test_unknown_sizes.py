@@ -129,3 +129,57 @@ def test_a_batch_of_no_rows_beside_an_unknown_size_fuses(sizes):
     made = run(model, *args, dynamic=True)
     assert made.kinds == ["rms_norm", "rms_norm_quant", "skinny_gemm"], made.reasons
     check_same(made.got, made.want)
+
+
+HALVES = {
+    "chunk": lambda x: x.chunk(2, -1),
+    "slices": lambda x: (x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]),
+    "interleaved": lambda x: (x[..., ::2], x[..., 1::2]),
+    "view": lambda x: x.view(*x.shape[:-1], 2, -1).unbind(-2),
+    "up first": lambda x: x.chunk(2, -1)[::-1],
+}
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_the_halves_of_an_unknown_width_fuse(name):
+    """Their product has guarded that the width is even."""
+
+    def model(x, s):
+        gate, up = HALVES[name](x)
+        y = functional.silu(gate) * up
+        return y, quant(y, s)
+
+    made = run(model, fresh(6, 64, special=True), scale(), dynamic=True)
+    assert made.kinds == ["silu_mul_quant"] and not made.rejected, made.reasons
+    check_same(made.got, made.want)
+    for sizes in ((3, 32), (9, 82)):
+        more = [fresh(*sizes), scale()]
+        with torch.no_grad():
+            check_same(made.calls(*more), model(*more))
+    assert len(made.results) == 1
+
+
+@pytest.mark.parametrize("name", ["chunk", "slices", "interleaved"])
+def test_halves_that_are_broadcast_are_eagers(name):
+    def model(x):
+        gate, up = HALVES[name](x)
+        return functional.silu(gate) * up
+
+    made = run(model, fresh(6, 64), dynamic=True)
+    x = fresh(6, 3)
+    with torch.no_grad():
+        check_same(made.calls(x), model(x))
+    assert len(made.results) == 2 and not made.results[1].fused
+    with torch.no_grad(), pytest.raises(RuntimeError, match="size of tensor|[Ss]hape|broadcast"):
+        made.calls(fresh(6, 5))
+
+
+def test_unknown_widths_of_two_tensors_fuse_once_they_are_multiplied():
+    def model(gate, up):
+        return functional.silu(gate) * up
+
+    made = run(model, fresh(6, 64), fresh(6, 64), dynamic=True)
+    assert made.kinds == ["silu_mul"]
+    gate, up = fresh(6, 48), fresh(6, 1)
+    with torch.no_grad():
+        check_same(made.calls(gate, up), model(gate, up))
