@@ -132,8 +132,9 @@ class Legality:
                 )
             if user.op != "output":
                 line = short_source(source_line(user.meta.get("stack_trace") or ""))
-                return Refusal(
-                    f"{inside} is also used by {user.name}{f' ({line})' if line else ''}",
+                where = f"also used by {user.name}{f' ({line})' if line else ''}"
+                return self._unrounded_sum(node, region, where) or Refusal(
+                    f"{inside} is {where}",
                     _SCALE_ALONE if self._is_of_amax(node) else _RESULT_ALONE,
                 )
             if self._is_training:
@@ -144,13 +145,26 @@ class Legality:
                     "with no torch.enable_grad() inside (explain does so for a model in eval() "
                     "mode), or turn it off: model.requires_grad_(False).",
                 )
-            return Refusal(
+            return self._unrounded_sum(node, region, "a result of the graph") or Refusal(
                 f"{inside} is a result of the graph",
                 _SCALE_ALONE
                 if self._is_of_amax(node)
                 else "Do not return this value, or compute it a second time for that.",
             )
         return None
+
+    def _unrounded_sum(self, node: fx.Node, region: Region, where: str) -> Refusal | None:
+        """The refusal of a sum that is wanted as it is, beside a norm that reads it rounded."""
+        stored = region.outputs.get("residual_out")
+        read = stored[0][0] if stored else None
+        total = self._canonical.term(node)
+        if read is None or read.op != "cast" or strip(read) is not total or total.op != "add":
+            return None
+        return Refusal(
+            f"{node.name}, the sum before the norm in {total.dtype}, is {where}, and the norm "
+            f"reads it rounded to {read.dtype}: the operator stores what its norm reads",
+            "Compute the sum a second time for that, x + residual, or normalise it unrounded.",
+        )
 
     def _value_in_words(self, node: fx.Node) -> str:
         words = in_words(self._canonical.term(node))
