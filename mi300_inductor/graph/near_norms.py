@@ -13,6 +13,7 @@ from torch import fx
 
 from mi300_inductor.graph.blends import blended
 from mi300_inductor.graph.meaning import Refusal
+from mi300_inductor.graph.statistics import from_moments, unread
 from mi300_inductor.graph.term import HALF_DTYPES, Term, held_dtype, operand_classes, strip
 from mi300_inductor.graph.ways import (
     MOVES,
@@ -118,6 +119,9 @@ def what_differs(anchor: Term) -> Refusal | None:
             "Inductor compiles it.",
             is_unsupported=True,
         )
+    alone = unread(anchor, reduction.args[0].shape[-1]) if reduction.op == "mean" else None
+    if alone is not None:
+        return alone
     scaled = blended(path[:-1], reduction) or _scaled_squares(path, reduction)
     if scaled is not None:
         return scaled
@@ -242,6 +246,9 @@ def _stands_before_root(value: Term) -> Refusal | None:
     """
     while not value.nodes and value.args:  # an eps of zero that only the canonical form has
         value = value.args[0]
+    moments = from_moments(value)
+    if moments is not None:
+        return moments
     way = way_back(value.node, _squares_or_varies, _AVERAGES) if value.nodes else []
     if way and not is_square(way[-1]):
         name = operation_name(way[-1])
