@@ -148,8 +148,8 @@ def _other_scale(scaled: Term, scale: Term, reciprocal: Term | None) -> Refusal 
     """Refuses scales that the operators do not apply as the graph does."""
     if scaled.dtype not in FLOAT_DTYPES or scale.dtype not in (*FLOAT_DTYPES, None):
         return Refusal(
-            f"the scale is {scale.dtype}, the scaled value {scaled.dtype}, expected float dtypes",
-            "Keep the scale in float32.",
+            f"the scale is {scale.dtype}, expected float32, bfloat16 or float16",
+            "Convert the scale: (y.float() / scale.float()).clamp(-max, max).to(dtype).",
         )
     if strip(scale).op == "rsqrt":
         return Refusal(
@@ -176,6 +176,14 @@ def _other_scale(scaled: Term, scale: Term, reciprocal: Term | None) -> Refusal 
     return None
 
 
+def _is_cast_of_values(term: Term) -> bool:
+    """Whether this is a cast to FP8, not one of a number as in `torch.zeros(n).to(dtype)`."""
+    value = term
+    while value.op in ("to_fp8", "min", "max", "cast", "view"):
+        value = value.args[0]
+    return term.op == "to_fp8" and not value.is_const
+
+
 MEANING = Meaning(
     name="quantize",
     kind="quant",
@@ -196,7 +204,7 @@ MEANING = Meaning(
     ),
     roles=_roles,
     describe=_describe,
-    anchor=lambda term: term.op == "to_fp8",
+    anchor=_is_cast_of_values,
     hint="Write it as (y.float() / scale).clamp(-max, max).to(dtype), with an fp32 scale and max a "
     "Python number.",
     needs="to_fp8",

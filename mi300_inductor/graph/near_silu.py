@@ -205,6 +205,8 @@ def _stands_before_product(silu: Term) -> Refusal | None:
 
 
 def _product_hint(names: Collection[str]) -> str:
+    if all(name == "expand" for name in names):
+        return "Expand gate instead: silu(gate.expand_as(up)) * up."
     if all(name in MOVES for name in names):
         return "Do it to gate instead, silu(gate[:, :n]) * up, or to the product."
     if all(name in ("where", "masked_fill") for name in names):

@@ -14,6 +14,8 @@ def in_words(term: Term) -> str:
     """An operation in words for a reason."""
     if term.is_const:
         return f"the number {term.value:g}"
+    if term.op == "mul" and term.args[1].is_const and term.args[1].value == -1.0:
+        return "a negation"
     words = {
         "mul": "a multiplication",
         "add": "an addition",

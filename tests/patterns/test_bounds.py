@@ -152,7 +152,7 @@ MISSES = [
     (number_from_above, "Leave it out: no kernel bounds", "it has an upper bound, the number 1200"),
     (zero_replaced, "Bound it from below instead", "torch.where (where) chooses it"),
     (zero_masked, "Bound it from below instead", "torch.where (where) chooses it"),
-    (bounds_of_the_value, ".clamp(-max, max)", "clamp_min is a multiplication (neg), exp"),
+    (bounds_of_the_value, ".clamp(-max, max)", "clamp_min is a negation (neg), exp"),
 ]  # fmt: skip
 
 
