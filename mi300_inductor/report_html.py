@@ -16,6 +16,7 @@ from mi300_inductor.report_svg import graph_svg
 from mi300_inductor.report_text import (
     GAINS_NOTE,
     PLAN_HEADS,
+    cached_text,
     counted,
     gains,
     gains_in_flops,
@@ -36,7 +37,7 @@ def report_html(report: Report) -> str:
         '<meta name="viewport" content="width=device-width">',
         f"<style>{STYLE}</style></head><body><main>",
         "<h1>mi300 fusion report</h1>",
-        f'<p class="note">{escape(graphs_text(report))}</p>',
+        f'<p class="note">{escape(graphs_text(report))} {escape(cached_text(report))}</p>',
         _cards(report),
         _kinds(report.counts),
         "<h2>Fused</h2>",

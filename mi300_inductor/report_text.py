@@ -21,6 +21,7 @@ def report_text(report: Report) -> str:
     """Tables of the fusions, the refusals and the notes, equal ones counted together."""
     fusions = counted(len(report.fused), "fusion")
     parts = [f"{graphs_text(report)}: {fusions}, {refusals_text(report.rejected)}"]
+    parts += [cached_text(report)] if cached_text(report) else []
     if report.fused:
         parts += ["Fused", _fused_table(report.fused)]
     for title, rejected in sections(report.rejected).items():
@@ -57,6 +58,18 @@ def graphs_text(report: Report) -> str:
     more = len(report.graphs) - 8
     graphs = counted(len(report.graphs), "graph")
     return f"{graphs} ({names}{f' and {more} more' if more > 0 else ''})"
+
+
+def cached_text(report: Report) -> str:
+    """Says of which program the lines are, where Inductor's cache had a graph; else empty."""
+    cached = [graph for graph in report.shown if graph.cached and (graph.fused or graph.rejected)]
+    if not cached:
+        return ""
+    which = "The graph" if len(report.shown) == 1 else f"{counted(len(cached), 'graph')} of these"
+    return (
+        f"{which} came from Inductor's cache: source lines and names of nodes are those of the "
+        "program that compiled the same graph first."
+    )
 
 
 def counted(number: int, noun: str) -> str:

@@ -80,6 +80,20 @@ def test_text_counts_equal_lines_together_and_shows_source_reason_and_hint():
     assert "Swap them." in text
 
 
+@pytest.mark.parametrize("others", [0, 2])
+def test_lines_of_a_cached_graph_are_said_to_be_of_the_first_program(others):
+    fresh = graph_report("0/1 inference")
+    cached = replace(graph_report(), cached=True)
+    sentence = (
+        f"{'1 graph of these' if others else 'The graph'} came from Inductor's cache: source lines "
+        "and names of nodes are those of the program that compiled the same graph first."
+    )
+    report = Report.of((cached, *(fresh,) * others))
+    assert sentence in str(report).splitlines()
+    assert sentence.replace("'", "&#x27;") in report_html(report)
+    assert "cache" not in str(Report.of((fresh,)))
+
+
 def test_notes_stand_apart_from_refusals():
     note = replace(refusal(), kind="quant", reason="nothing before it")
     report = Report.of((graph_report(rejected=(note, refusal(), note)),))
