@@ -23,6 +23,7 @@ STATISTICS = {
     "rstd of rows": lambda x: torch.rsqrt(x.float().pow(2).mean(-1) + 1e-6).to(x.dtype),
     "rstd in halves": lambda x: torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * 2,
     "largest rstd": lambda x: torch.rsqrt(mean_square(x) + 1e-6).exp(),
+    "mean of rstd": lambda x: torch.rsqrt(mean_square(x) + 1e-6).mean(),
     "root and eps": lambda x: torch.sqrt(mean_square(x)) + 1e-6,
     "bounded root": lambda x: torch.sqrt(mean_square(x)).clamp(min=1e-6),
 }
@@ -43,8 +44,15 @@ def test_a_root_that_is_a_result_by_itself_is_a_note(name):
     check_same(made.got, made.want)
 
 
-def test_a_root_that_x_is_multiplied_by_is_no_note():
-    made = run(lambda x: (x + 1) * torch.rsqrt(mean_square(x) + 1e-6), fresh(ROWS, HIDDEN))
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda x: (x + 1) * torch.rsqrt(mean_square(x) + 1e-6),
+        lambda x: (x[0] + 1) * torch.rsqrt(mean_square(x) + 1e-6)[0],
+    ],
+)
+def test_a_root_that_something_wider_is_multiplied_by_is_refused(model):
+    made = run(model, fresh(4 * HIDDEN, HIDDEN))
     assert not made.fused
     assert [refused.kind for refused in made.rejected] == ["rms_norm"], made.reasons
 
