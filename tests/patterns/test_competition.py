@@ -98,7 +98,7 @@ def test_equal_gains_are_resolved_alike_every_time():
 
 
 def rounded_again(x, r, w, v):
-    return (norm(x, w).float() / 3.0).to(BF16).to(E4M3FN)
+    return (norm(x, w).float() / 0.3).to(BF16).to(E4M3FN)
 
 
 def other_bounds(x, r, w, v):
@@ -108,7 +108,7 @@ def other_bounds(x, r, w, v):
 
 def after_an_add(x, r, w, v):
     h = x + r
-    return (norm(h, w).float() / 3.0).to(BF16).to(E4M3FN), h
+    return (norm(h, w).float() / 0.3).to(BF16).to(E4M3FN), h
 
 
 def of_an_activation(x, r, w, v):
