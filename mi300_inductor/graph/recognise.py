@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from mi300_inductor.graph.canonicalise import Canonicaliser
 from mi300_inductor.graph.meaning import Fact, Meaning, Refusal
-from mi300_inductor.graph.registry import examples_of, meanings, user_spellings
-from mi300_inductor.graph.spelling import Failure, Match, Spelling, compile_spelling
+from mi300_inductor.graph.registry import matchers, meanings, user_spellings
+from mi300_inductor.graph.spelling import Failure, Match, Spelling
 from mi300_inductor.graph.term import Term
 from mi300_inductor.graph.words import describe, in_words
-from mi300_inductor.inductor import decomposition_table
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,18 +54,10 @@ def compiled(meaning_name: str, present: frozenset[str] | None = None) -> tuple[
         part = meaning.part.get(function)
         if part is not None and present is not None and part not in present:
             continue
-        for spelling in _matchers(meaning_name, function):
+        for spelling in matchers(meaning_name, function):
             known = found.get(spelling.key)
             found[spelling.key] = known.merged(spelling) if known else spelling
     return tuple(found.values())
-
-
-@functools.cache
-def _matchers(meaning_name: str, function: Callable[..., Any]) -> tuple[Spelling, ...]:
-    meaning = next(m for m in meanings() if m.name == meaning_name)
-    table = decomposition_table()
-    examples = examples_of(meaning, function)
-    return tuple(compile_spelling(function, e, meaning.roles, table) for e in examples)
 
 
 def recognise(canonical: Canonicaliser) -> Recognition:

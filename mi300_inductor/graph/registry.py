@@ -13,9 +13,11 @@ from typing import Any, TypeVar
 
 import torch
 
+from mi300_inductor.graph.check_spelling import check_spelling
 from mi300_inductor.graph.meaning import Meaning
-from mi300_inductor.graph.spelling import compile_spelling
-from mi300_inductor.inductor import decomposition_table, outside_fake_mode
+from mi300_inductor.graph.spelling import Spelling
+from mi300_inductor.graph.trace import compile_spelling
+from mi300_inductor.inductor import outside_fake_mode
 from mi300_inductor.shown import shown
 
 Function = TypeVar("Function", bound=Callable[..., torch.Tensor])
@@ -41,6 +43,14 @@ def examples_of(
     fitting = [example for example in meaning.examples if names <= set(example)]
     smallest = min((len(example) for example in fitting), default=0)
     return [example for example in fitting if len(example) == smallest]
+
+
+@functools.cache
+def matchers(meaning_name: str, function: Callable[..., Any]) -> tuple[Spelling, ...]:
+    """A spelling of a meaning, compiled with each of its examples."""
+    meaning = next(m for m in meanings() if m.name == meaning_name)
+    examples = examples_of(meaning, function)
+    return tuple(compile_spelling(function, e, meaning.roles) for e in examples)
 
 
 def user_spellings(meaning_name: str) -> tuple[Callable[..., Any], ...]:
@@ -78,7 +88,7 @@ def spelling(meaning_name: str) -> Callable[[Function], Function]:
     Raises:
         TypeError: for something that is no plain function.
         ValueError: for an unknown meaning, other parameters, or a function that computes something
-            else than the built-in spellings with the same parameters.
+            else than the built-in spellings with the same parameters, or with other operations.
     """
     known = {meaning.name: meaning for meaning in meanings()}
     if meaning_name not in known:
@@ -94,7 +104,12 @@ def spelling(meaning_name: str) -> Callable[[Function], Function]:
                 f"spelling: what is decorated is no function; got {shown(function)}, expected a "
                 "plain Python function of tensors. Define it with `def`."
             )
-        _check(meaning, function)
+        check_spelling(
+            meaning,
+            function,
+            examples_of(meaning, function),
+            functools.partial(matchers, meaning_name),
+        )
         present = _user_spellings.setdefault(meaning_name, [])
         present[:] = [old for old in present if old.__qualname__ != function.__qualname__]
         present.append(function)
@@ -104,73 +119,3 @@ def spelling(meaning_name: str) -> Callable[[Function], Function]:
         return function
 
     return add
-
-
-def _check(meaning: Meaning, function: Callable[..., Any]) -> None:
-    """Refuses a spelling that cannot be compiled or does not mean what it should."""
-    name = function.__name__
-    examples = examples_of(meaning, function)
-    if not examples:
-        given = ", ".join(inspect.signature(function).parameters)
-        expected = " or ".join(f"({', '.join(example)})" for example in meaning.examples)
-        raise ValueError(
-            f"spelling {name}: unknown parameters for {meaning.name}; got ({given}), expected "
-            f"names from {expected}. Rename them."
-        )
-    arguments = _random_arguments(function, examples[0])
-    result = _call(function, arguments)
-    try:
-        compile_spelling(function, examples[0], meaning.roles, decomposition_table())
-    except (StopIteration, IndexError, AttributeError):
-        raise ValueError(
-            f"spelling {name}: not a form of {meaning.name}; got a formula without its "
-            f"characteristic operation, expected something like "
-            f"{meaning.spellings[0].__name__}. Compare it with the built-in spellings."
-        ) from None
-    same = [
-        builtin
-        for builtin in meaning.spellings
-        if set(inspect.signature(builtin).parameters) == set(arguments)
-    ]
-    differences = [_difference(result, builtin(**arguments)) for builtin in same]
-    if differences and min(differences) > _TOLERANCE:
-        raise ValueError(
-            f"spelling {name}: computes something else than {meaning.name}; got a result that is "
-            f"off by {min(differences):.3g} (relative), expected at most {_TOLERANCE:g}. Compare "
-            "it with the built-in spellings on the same inputs."
-        )
-
-
-_TOLERANCE = 1e-4
-
-
-def _call(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-    try:
-        return function(**arguments)
-    except Exception as error:
-        raise ValueError(
-            f"spelling {function.__name__}: it fails on example arguments; got "
-            f"{type(error).__name__}: {error}, expected a tensor. Call it with tensors and numbers "
-            "as the built-in spellings are called."
-        ) from error
-
-
-def _random_arguments(
-    function: Callable[..., Any], example: Mapping[str, torch.Tensor | None]
-) -> dict[str, Any]:
-    generator = torch.Generator().manual_seed(0)
-    arguments: dict[str, Any] = {}
-    for index, name in enumerate(inspect.signature(function).parameters):
-        value = example[name]
-        if value is None:
-            arguments[name] = 0.25 * (index + 1) if "min" not in name else -3.0
-        else:
-            random = torch.rand(value.shape, generator=generator) + 0.5
-            arguments[name] = random.to(value.dtype).as_strided(value.shape, value.stride())
-    return arguments
-
-
-def _difference(left: torch.Tensor, right: torch.Tensor) -> float:
-    if left.shape != right.shape:
-        return float("inf")
-    return float(((left.float() - right.float()).abs() / right.float().abs().clamp(1e-6)).max())

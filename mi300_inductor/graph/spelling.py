@@ -1,10 +1,9 @@
 """Spellings: plain PyTorch functions compiled into matchers.
 
-A meaning (RMSNorm, quantisation, ...) is written in `patterns/` as ordinary functions. Each is
-traced in fp32 through Inductor's decompositions and through the same canonicaliser as the user's
-graph, which makes it a term. Its tensor parameters are variables; so are its scalar parameters
-(eps, bounds), which are traced with marker numbers, and the FP8 dtype. Dtypes are no part of the
-pattern: where the user's graph rounds is read from the match afterwards.
+A meaning (RMSNorm, quantisation, ...) is written in `patterns/` as ordinary functions, which
+`trace.py` makes into terms. Tensor parameters are variables; so are scalar parameters (eps, bounds)
+and the FP8 dtype. Dtypes are no part of the pattern: where the user's graph rounds is read from the
+match afterwards.
 
 Matching is a backtracking walk from the pattern's root. Commutative operands match either way,
 casts and views that keep the last dimension are looked through, and the furthest failure is kept,
@@ -14,28 +13,17 @@ because it is the reason the user gets.
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-import torch
-from torch.func import functionalize
-from torch.fx.experimental.proxy_tensor import make_fx
-
-from mi300_inductor.graph.canonicalise import Canonicaliser, writes
 from mi300_inductor.graph.term import Term, held_dtype, operand_classes, strip, strip_widening
 from mi300_inductor.graph.words import describe, in_words, shape_text
-from mi300_inductor.inductor import outside_fake_mode
-from mi300_inductor.shown import shown
 
 COMMUTATIVE = frozenset({"add", "mul"})
 ELEMENTWISE = frozenset({"add", "mul", "div", "sub", "max", "min"})
 
 # Sizes of the example tensors: distinct, so that no size is mistaken for another.
 ROWS, HIDDEN = 5, 112
-# Marker numbers for scalar parameters: exact in fp32, and no result of any formula here.
-MARKERS = (0.01171875, 7.15625, 301.75, 0.000762939453125, 1234.5)
 
 
 @dataclass(frozen=True)
@@ -227,64 +215,3 @@ _CLASS_WORDS = {
     "row": "row",
     "scalar": "tensor",
 }
-
-
-def compile_spelling(
-    function: Callable[..., Any],
-    example: Mapping[str, torch.Tensor | None],
-    roles: Callable[[Term], dict[str, Term]],
-    decompositions: Mapping[Any, Callable[..., Any]],
-) -> Spelling:
-    """Traces a plain function into a matcher.
-
-    Args:
-        function: Its parameters are named as in `example`; it returns one tensor.
-        example: Parameter name to a tensor, or to None for a scalar variable.
-        roles: Finds the named terms of the meaning in the pattern.
-        decompositions: The table that the user's graph is decomposed with.
-
-    Raises:
-        ValueError: where the function has other parameters or returns something else.
-    """
-    names = list(inspect.signature(function).parameters)
-    unknown = [n for n in names if n not in example]
-    if unknown:
-        raise ValueError(
-            f"spelling {function.__name__}: unknown parameters; got {', '.join(unknown)}, expected "
-            f"names from {', '.join(example)}. Rename them."
-        )
-    markers = iter(MARKERS)
-    given = {n: next(markers) if example[n] is None else example[n] for n in names}
-    tensors = [n for n in names if isinstance(given[n], torch.Tensor)]
-
-    def traced(*args: torch.Tensor) -> Any:
-        return function(**{**given, **dict(zip(tensors, args, strict=True))})
-
-    inputs = [given[n] for n in tensors]
-    with torch.no_grad(), outside_fake_mode():
-        module = make_fx(traced, dict(decompositions), tracing_mode="real")(*inputs)
-        if any(writes(node) for node in module.graph.nodes):
-            # A decomposition writes in place; the user's graph is functional, so this one must be.
-            module = make_fx(functionalize(module), tracing_mode="real")(*inputs)
-    canonical = Canonicaliser(module.graph)
-    output = module.graph.find_nodes(op="output")[0].args[0]
-    if not isinstance(output, torch.fx.Node):
-        raise ValueError(
-            f"spelling {function.__name__}: wrong result; got {shown(output)}, expected one "
-            "tensor. Return the value of the formula alone."
-        )
-    placeholders = module.graph.find_nodes(op="placeholder")
-    variables = {canonical.term(p): n for p, n in zip(placeholders, tensors, strict=True)}
-    scalars = {given[n]: n for n in names if example[n] is None}
-    for term in canonical.terms:
-        if term.is_const and term.value in scalars:
-            variables[term] = scalars[term.value]
-    root = strip(canonical.term(output))
-    missing = set(names) - set(variables.values())
-    if missing:
-        raise ValueError(
-            f"spelling {function.__name__}: parameters without effect; got "
-            f"{', '.join(sorted(missing))}, expected each to be read once as it is. Do not compute "
-            "with scalar parameters beforehand."
-        )
-    return Spelling((function.__name__,), root, variables, roles(root))
