@@ -187,7 +187,8 @@ def _call_text(call: Any) -> str:
     """
 
     def names(value: Any) -> Any:
-        return [*map(names, value)] if isinstance(value, list | tuple) else value.get_name()
+        is_list = isinstance(value, list | tuple)  # a size or None among inputs has no name
+        return [*map(names, value)] if is_list else value.maybe_get_name() or type(value).__name__
 
     operator = getattr(call, "python_kernel_name", None)
     return (

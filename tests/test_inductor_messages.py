@@ -1,13 +1,26 @@
 """What Inductor says of a graph of our operators."""
 
+from types import SimpleNamespace
+
 import pytest
+import sympy
 import torch
 from torch import nn
-from torch._inductor import lowering
+from torch._inductor import ir, lowering
+
+from mi300_inductor import inductor
 
 from .norm_models import HIDDEN, Norm, inputs, run
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+
+
+def test_an_input_without_a_name_is_named_by_its_type():
+    size = ir.ShapeAsConstantBuffer(expr=sympy.Integer(3))
+    call = SimpleNamespace(
+        name="buf1", inputs=[[size], ir.NoneAsConstantBuffer()], constant_args=(), layout="L"
+    )
+    assert "inputs=[['ShapeAsConstantBuffer'], 'NoneAsConstantBuffer']" in inductor._call_text(call)
 
 
 class Decoder(nn.Module):
